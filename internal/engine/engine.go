@@ -1,0 +1,137 @@
+// Package engine is the contract between a machine and what executes its
+// vCPUs. Package machine, all devices, snapshots and forks stand above it and
+// cannot tell the engines apart; package enginetest is the suite that every
+// engine passes.
+//
+// Rules that both sides keep:
+//
+//   - One goroutine calls Run of a vCPU at a time. While a vCPU waits for an
+//     interrupt, Run blocks without using a thread's time.
+//   - The guest's loads and stores to devices become bus.Bus calls on the
+//     goroutine that is in Run, never exits.
+//   - Guest memory is touched by devices only inside a bus call or inside a
+//     function given to Post. That is what allows an engine to move pages
+//     (package memory) without stopping the world.
+//   - State is saved only while no vCPU is in Run.
+package engine
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/bus"
+	"github.com/forkd-dev/forkd/internal/irq"
+	"github.com/forkd-dev/forkd/internal/memory"
+	"github.com/forkd-dev/forkd/internal/state"
+)
+
+// ISA names a guest instruction set architecture.
+type ISA string
+
+// RISCV64 is RV64GC with the extensions that the board's device tree lists.
+const RISCV64 ISA = "riscv64"
+
+// Engine makes virtual machines.
+type Engine interface {
+	Name() string
+	ISA() ISA
+	NewVM(Config) (VM, error)
+}
+
+// Config is what a VM is made of. Exactly one of Boot and State is set.
+type Config struct {
+	Memory *memory.Space
+	// Bus is where the engine maps its interrupt controller. The machine maps
+	// the other devices, which need the VM's lines, before the first Run.
+	Bus   *bus.Bus
+	VCPUs int
+	// Clock is the guest's monotonic time since it booted. It never goes back,
+	// and is safe to call from any goroutine.
+	Clock func() time.Duration
+	// Console takes what the guest writes to its firmware's debug console.
+	Console io.Writer
+
+	Boot  *Boot         // start a kernel, or
+	State *state.Reader // take "vcpu/..." and "irq/..." sections from here
+}
+
+// Boot is how the first vCPU enters a kernel, as the ISA's boot protocol has
+// it; the other vCPUs wait to be started by it.
+type Boot struct {
+	Entry uint64 // GPA of the kernel's first instruction
+	DTB   uint64 // GPA of the device tree
+}
+
+// VM is the part of a machine that the engine owns: vCPUs and the interrupt
+// controller.
+type VM interface {
+	// VCPUs returns the vCPUs, in order of their ids from 0.
+	VCPUs() []VCPU
+	// Line returns input n of the interrupt controller, n from 1.
+	Line(n int) irq.Line
+	// Post has fn called at an instruction boundary on the goroutine of a vCPU
+	// that is in Run, or at the start of its next Run. It wakes a waiting vCPU,
+	// may be called from any goroutine, returns at once, and keeps order.
+	Post(fn func())
+	// Save appends sections for vCPUs and interrupt controller.
+	//
+	// Preconditions: no vCPU is in Run, and none of the posted functions is
+	// pending (see Drain).
+	Save(*state.Writer)
+	// Drain runs the posted functions that are pending.
+	//
+	// Preconditions: no vCPU is in Run.
+	Drain()
+	io.Closer
+}
+
+// VCPU executes guest instructions.
+type VCPU interface {
+	// Run executes until something that the machine must know of. An error
+	// means that this vCPU cannot go on, for instance because the host has no
+	// memory for the guest's page; what the guest does wrong is never an error.
+	Run() (Exit, error)
+	// Kick makes a current or the next Run return Kicked soon (within a
+	// millisecond). It may be called from any goroutine; a later Run may
+	// return Kicked spuriously.
+	Kick()
+	// Counters returns what the vCPU has done since it was made. It may be
+	// called from any goroutine; the figures may be a slice old.
+	Counters() Counters
+}
+
+// Exit is why Run returned.
+type Exit int
+
+// The reasons for a return of Run.
+const (
+	Kicked Exit = iota
+	Off         // the guest asked to be powered off
+	Reset       // the guest asked for a reset
+	Failed      // the guest reported a failure while powering off
+)
+
+func (e Exit) String() string {
+	names := [...]string{"kicked", "off", "reset", "failed"}
+	if e < 0 || int(e) >= len(names) {
+		return fmt.Sprintf("exit %d", int(e))
+	}
+	return names[e]
+}
+
+// Counters are monotonic.
+type Counters struct {
+	Instructions   uint64 // retired
+	PagesDecoded   uint64 // code pages decoded because no other machine had
+	PagesInherited uint64 // code pages found decoded
+}
+
+// Add returns the sum of two sets of counters.
+func (c Counters) Add(d Counters) Counters {
+	return Counters{
+		Instructions:   c.Instructions + d.Instructions,
+		PagesDecoded:   c.PagesDecoded + d.PagesDecoded,
+		PagesInherited: c.PagesInherited + d.PagesInherited,
+	}
+}

@@ -1,0 +1,9 @@
+package page
+
+import "unsafe"
+
+// address returns where b begins in host memory.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// pageAddress returns where p lies in host memory.
+func pageAddress(p *Page) uintptr { return uintptr(unsafe.Pointer(p)) }

@@ -1,0 +1,77 @@
+package page
+
+import (
+	"math/bits"
+	"math/rand/v2"
+)
+
+// table is an open-addressing hash table from page number to page. A forked
+// machine touches a few hundred pages, so it must be small when small; the
+// parent touches all of its RAM, so it must grow.
+type table struct {
+	slots []slot // length is a power of two, or zero
+	used  int
+}
+
+type slot struct {
+	number Number
+	page   *Page // nil: empty
+}
+
+// seed makes the hash unknown to guests, which choose the page numbers: one
+// that could have them collide would make its host search for seconds.
+var seed = [2]uint64{rand.Uint64(), rand.Uint64() | 1}
+
+func (t *table) home(n Number) int {
+	hi, lo := bits.Mul64(uint64(n)^seed[0], seed[1])
+	return int(hi^lo) & (len(t.slots) - 1)
+}
+
+func (t *table) get(n Number) *Page {
+	if len(t.slots) == 0 {
+		return nil
+	}
+	for i := t.home(n); ; i = (i + 1) & (len(t.slots) - 1) {
+		if s := &t.slots[i]; s.page == nil || s.number == n {
+			return s.page
+		}
+	}
+}
+
+// put adds n, which must be absent.
+func (t *table) put(n Number, p *Page) {
+	if 4*(t.used+1) > 3*len(t.slots) {
+		t.grow()
+	}
+	t.insert(n, p)
+	t.used++
+}
+
+func (t *table) insert(n Number, p *Page) {
+	i := t.home(n)
+	for t.slots[i].page != nil {
+		i = (i + 1) & (len(t.slots) - 1)
+	}
+	t.slots[i] = slot{n, p}
+}
+
+func (t *table) grow() {
+	old := t.slots
+	t.slots = make([]slot, max(16, 2*len(old)))
+	for _, s := range old {
+		if s.page != nil {
+			t.insert(s.number, s.page)
+		}
+	}
+}
+
+// numbers returns the numbers in the table, in no order.
+func (t *table) numbers() []Number {
+	all := make([]Number, 0, t.used)
+	for _, s := range t.slots {
+		if s.page != nil {
+			all = append(all, s.number)
+		}
+	}
+	return all
+}
