@@ -1,0 +1,445 @@
+package enginetest
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/state"
+)
+
+func testStore(t *testing.T, f *fixture) {
+	f.boot("store")
+	f.run(engine.Off)
+	want := []access{
+		{0x20, 1, 0x08},
+		{0x22, 2, 0x0708},
+		{0x24, 4, 0x05060708},
+		{0x28, 8, 0x0102030405060708},
+	}
+	if !slices.Equal(f.device.writes, want) {
+		t.Errorf("device saw %v, want %v", f.device.writes, want)
+	}
+}
+
+func testLoad(t *testing.T, f *fixture) {
+	f.boot("load")
+	f.run(engine.Off)
+	for i, want := range []uint64{0xc8, 0x87d0, 0x858687d8, 0x81828384858687e0} {
+		if got := f.word(uint64(8 * i)); got != want {
+			t.Errorf("load of %d bytes gave %#x, want %#x", 1<<i, got, want)
+		}
+	}
+}
+
+func testPowerOff(t *testing.T, f *fixture) {
+	for program, want := range map[string]engine.Exit{"off": engine.Off, "reset": engine.Reset, "failed": engine.Failed} {
+		f.boot(program)
+		f.run(want)
+	}
+}
+
+func testConsole(t *testing.T, f *fixture) {
+	f.boot("console")
+	f.run(engine.Off)
+	if got := f.console.String(); got != "hi!" {
+		t.Errorf("console has %q, want %q", got, "hi!")
+	}
+}
+
+func testKickEarly(t *testing.T, f *fixture) {
+	f.boot("spin")
+	f.vm.VCPUs()[0].Kick()
+	if exit := await(t, f.start()); exit != engine.Kicked {
+		t.Errorf("Run after Kick returned %v", exit)
+	}
+}
+
+func testKickLate(t *testing.T, f *fixture) {
+	f.boot("count")
+	done := f.start()
+	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	f.vm.VCPUs()[0].Kick()
+	if exit := await(t, done); exit != engine.Kicked {
+		t.Fatalf("Run returned %v", exit)
+	}
+	before := f.word(0)
+	if before == 0 {
+		t.Error("nothing was counted")
+	}
+	// It goes on where it was.
+	if err := f.memory.PutUint64(f.isa.ramBase+dataOffset+8, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.run(engine.Off)
+	if after := f.word(0); after < before || after > before+1 {
+		t.Errorf("count went from %d to %d", before, after)
+	}
+}
+
+func testKickWaiting(t *testing.T, f *fixture) {
+	f.boot("wait")
+	signals := f.device.signals()
+	done := f.start()
+	await(t, signals)
+	f.vm.VCPUs()[0].Kick()
+	if exit := await(t, done); exit != engine.Kicked {
+		t.Errorf("Run returned %v", exit)
+	}
+}
+
+func testKickTwice(t *testing.T, f *fixture) {
+	f.boot("spin")
+	v := f.vm.VCPUs()[0]
+	v.Kick()
+	v.Kick()
+	if exit := await(t, f.start()); exit != engine.Kicked {
+		t.Fatalf("Run returned %v", exit)
+	}
+	// The second kick may have been one with the first, so another must do.
+	done := f.start()
+	v.Kick()
+	if exit := await(t, done); exit != engine.Kicked {
+		t.Errorf("Run returned %v", exit)
+	}
+}
+
+func testInterrupt(t *testing.T, f *fixture) {
+	f.boot("interrupt")
+	signals := f.device.signals()
+	done := f.start()
+	if got := await(t, signals); got != 0x100 {
+		t.Fatalf("program signalled %#x first", got)
+	}
+	for range 3 {
+		f.device.line.Set(true)
+		if got := await(t, signals); got != uint64(f.isa.interrupt) {
+			t.Fatalf("program claimed interrupt %d, want %d", got, f.isa.interrupt)
+		}
+	}
+	if exit := await(t, done); exit != engine.Off {
+		t.Errorf("Run returned %v", exit)
+	}
+}
+
+func testInterruptPending(t *testing.T, f *fixture) {
+	f.boot("masked")
+	if exit := await(t, f.start()); exit != engine.Off {
+		t.Fatalf("Run returned %v", exit)
+	}
+	if f.word(0) == 0 {
+		t.Error("the interrupt is not pending after the wait that it ended")
+	}
+}
+
+func testTimer(t *testing.T, f *fixture) {
+	f.boot("timer")
+	if exit := await(t, f.start()); exit != engine.Off {
+		t.Fatalf("Run returned %v", exit)
+	}
+	if before, after := f.word(0), f.word(8); after < before+50_000 {
+		t.Errorf("the timer woke the guest after %d ticks of 50000", after-before)
+	}
+	if f.word(16) == 0 {
+		t.Error("the timer interrupt is not pending")
+	}
+}
+
+func testPostOrder(t *testing.T, f *fixture) {
+	f.boot("spin")
+	const posters, each = 4, 200
+	var order [posters][]int // written on the vCPU's goroutine only
+	done := f.start()
+	var wg sync.WaitGroup
+	for p := range posters {
+		wg.Go(func() {
+			for i := range each {
+				f.vm.Post(func() { order[p] = append(order[p], i) })
+			}
+		})
+	}
+	wg.Wait()
+	last := make(chan struct{})
+	f.vm.Post(func() { close(last) })
+	await(t, last)
+	f.vm.VCPUs()[0].Kick()
+	await(t, done)
+	for p, got := range order {
+		if len(got) != each || !slices.IsSorted(got) {
+			t.Errorf("functions of poster %d ran as %v", p, got)
+		}
+	}
+}
+
+func testPostWakes(t *testing.T, f *fixture) {
+	f.boot("wait")
+	signals := f.device.signals()
+	done := f.start()
+	await(t, signals)
+	ran := make(chan struct{})
+	f.vm.Post(func() {
+		f.vm.Post(func() { close(ran) }) // posted from a posted function
+	})
+	await(t, ran)
+	f.vm.VCPUs()[0].Kick()
+	await(t, done)
+}
+
+// testPostWriteIsSeen writes, while the guest polls, to a page that has not been
+// written before, so that it moves under the guest's eyes.
+func testPostWriteIsSeen(t *testing.T, f *fixture) {
+	f.boot("poll")
+	signals := f.device.signals()
+	done := f.start()
+	if got := await(t, signals); got != 0 {
+		t.Fatalf("program read %d first", got)
+	}
+	f.vm.Post(func() {
+		if err := f.memory.PutUint64(f.isa.ramBase+dataOffset, 42); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := await(t, signals); got != 42 {
+		t.Errorf("program read %d, want 42", got)
+	}
+	await(t, done)
+}
+
+func testDrain(t *testing.T, f *fixture) {
+	f.boot("spin")
+	var got []int
+	f.vm.Post(func() {
+		got = append(got, 1)
+		f.vm.Post(func() { got = append(got, 3) })
+	})
+	f.vm.Post(func() { got = append(got, 2) })
+	f.vm.Drain()
+	if want := []int{1, 2, 3}; !slices.Equal(got, want) {
+		t.Errorf("drained %v, want %v", got, want)
+	}
+}
+
+// pause kicks vCPU 0 out of Run.
+func (f *fixture) pause(done <-chan engine.Exit) {
+	f.t.Helper()
+	f.vm.VCPUs()[0].Kick()
+	if exit := await(f.t, done); exit != engine.Kicked {
+		f.t.Fatalf("Run returned %v", exit)
+	}
+}
+
+func testSaveLoad(t *testing.T, f *fixture) {
+	f.boot("count")
+	done := f.start()
+	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	f.pause(done)
+	saved, count := f.save(), f.word(0)
+
+	r := f.parse(saved)
+	f.make(nil, r)
+	if err := r.Done(); err != nil {
+		t.Error(err)
+	}
+	if again := f.save(); !bytes.Equal(again, saved) {
+		t.Error("saving what was just loaded gives other bytes")
+	}
+	f.memory.PutUint64(f.isa.ramBase+dataOffset+8, 1)
+	f.run(engine.Off)
+	if got := f.word(0); got < count || got > count+1 {
+		t.Errorf("count went from %d to %d", count, got)
+	}
+	if bytes.Equal(f.save(), saved) {
+		t.Error("the state is the same after executing")
+	}
+}
+
+// testSaveWaiting saves a guest that waits, and has an interrupt wake the loaded
+// one.
+func testSaveWaiting(t *testing.T, f *fixture) {
+	f.boot("interrupt")
+	signals := f.device.signals()
+	done := f.start()
+	await(t, signals)
+	f.pause(done)
+	saved := f.save()
+
+	r := f.parse(saved)
+	f.make(nil, r)
+	signals = f.device.signals()
+	f.device.line.Set(true)
+	done = f.start()
+	if got := await(t, signals); got != uint64(f.isa.interrupt) {
+		t.Errorf("program claimed interrupt %d", got)
+	}
+	f.pause(done)
+}
+
+func testLoadRefuses(t *testing.T, f *fixture) {
+	f.boot("off")
+	saved := f.save()
+	for i := range saved {
+		// One bit of each byte; the checksum is made right again, so that the
+		// engine has to look.
+		b := slices.Clone(saved)
+		b[i] ^= 1 << (i % 8)
+		r, err := state.Parse(rechecksum(b))
+		if err != nil {
+			continue
+		}
+		vm, err := f.engine.NewVM(engine.Config{
+			Memory: f.memory, Bus: f.emptyBus(), VCPUs: 1, State: r,
+			Clock: func() time.Duration { return 0 },
+		})
+		switch {
+		case err == nil:
+			vm.Close()
+		case !errors.Is(err, state.ErrCorrupt):
+			t.Errorf("byte %d: %v does not wrap state.ErrCorrupt", i, err)
+		}
+	}
+	if _, err := f.engine.NewVM(engine.Config{
+		Memory: f.memory, Bus: f.emptyBus(), VCPUs: 2, State: f.parse(saved),
+		Clock: func() time.Duration { return 0 },
+	}); err == nil {
+		t.Error("a state of one vCPU was loaded into a machine of two")
+	}
+}
+
+// testSeal seals memory under a paused machine: what the guest writes later goes
+// to new pages, and the sealed ones stay as they were.
+func testSeal(t *testing.T, f *fixture) {
+	f.boot("count")
+	done := f.start()
+	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	f.pause(done)
+	stack := f.overlay.Seal()
+	defer stack.Release()
+	f.memory.Invalidate()
+	count := f.word(0)
+
+	done = f.start()
+	for f.overlay.Pages() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	f.pause(done)
+	if f.word(0) <= count {
+		t.Errorf("count is %d after %d", f.word(0), count)
+	}
+	if got := leU64(stack.Get(dataOffset >> page.Shift)[:]); got != count {
+		t.Errorf("the sealed page has %d, want %d", got, count)
+	}
+}
+
+// testFork runs two children over one sealed stack: neither sees the other.
+func testFork(t *testing.T, f *fixture) {
+	f.boot("count")
+	done := f.start()
+	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	f.pause(done)
+	saved := f.save()
+	stack := f.overlay.Seal()
+	defer stack.Release()
+	count := leU64(stack.Get(dataOffset >> page.Shift)[:])
+
+	for child := uint64(1); child <= 2; child++ {
+		f.overlay = page.NewOverlay(stack, f.arena, 0)
+		f.newMemory()
+		f.make(nil, f.parse(saved))
+		f.memory.PutUint64(f.isa.ramBase+dataOffset+8, child)
+		f.run(engine.Off)
+		if got := f.word(0); got < count || got > count+1 {
+			t.Errorf("child %d counted from %d to %d", child, count, got)
+		}
+		if got := f.word(8); got != child {
+			t.Errorf("child %d has the stop word %d", child, got)
+		}
+		if f.overlay.Pages() != 1 {
+			t.Errorf("child %d owns %d pages, want 1", child, f.overlay.Pages())
+		}
+	}
+	if got := leU64(stack.Get(dataOffset >> page.Shift)[:]); got != count {
+		t.Errorf("the sealed count went from %d to %d", count, got)
+	}
+}
+
+// testNoMemory has the guest touch more pages than it may own: Run fails, and
+// goes on where it was once there is room.
+func testNoMemory(t *testing.T, f *fixture) {
+	f.quota = 8
+	f.boot("touch-all")
+	exit, err := f.vm.VCPUs()[0].Run()
+	if !errors.Is(err, page.ErrQuota) {
+		t.Fatalf("Run returned %v and error %v, want a page quota error", exit, err)
+	}
+	if got := f.overlay.Pages(); got != 8 {
+		t.Errorf("guest owns %d pages", got)
+	}
+	stack := f.overlay.Seal() // which empties the overlay
+	defer stack.Release()
+	f.memory.Invalidate()
+	if _, err = f.vm.VCPUs()[0].Run(); !errors.Is(err, page.ErrQuota) {
+		t.Fatalf("Run returned error %v the second time", err)
+	}
+	last := uint64(15) // pages of data so far: the first eight less the program's, then eight
+	for i := range last {
+		if want := f.isa.ramBase + dataOffset + i*page.Size; f.word(i*page.Size) != want {
+			t.Errorf("page %d was not written", i)
+		}
+	}
+}
+
+func testSecondVCPU(t *testing.T, f *fixture) {
+	f.vcpus = 2
+	f.boot("two")
+	second := f.vm.VCPUs()[1]
+	stopped := make(chan engine.Exit, 1)
+	go func() {
+		exit, _ := second.Run()
+		stopped <- exit
+	}()
+	if exit := await(t, f.start()); exit != engine.Off {
+		t.Errorf("Run returned %v", exit)
+	}
+	second.Kick()
+	await(t, stopped)
+	if got := f.word(0); got != 2000 {
+		t.Errorf("both vCPUs counted to %d, want 2000", got)
+	}
+}
+
+func testConfig(t *testing.T, f *fixture) {
+	f.boot("off")
+	good := engine.Config{
+		Memory: f.memory, Bus: f.emptyBus(), VCPUs: 1, Boot: &engine.Boot{Entry: f.isa.ramBase},
+		Clock: func() time.Duration { return 0 },
+	}
+	for name, spoil := range map[string]func(*engine.Config){
+		"no memory":        func(c *engine.Config) { c.Memory = nil },
+		"no bus":           func(c *engine.Config) { c.Bus = nil },
+		"no clock":         func(c *engine.Config) { c.Clock = nil },
+		"no vCPU":          func(c *engine.Config) { c.VCPUs = 0 },
+		"too many vCPUs":   func(c *engine.Config) { c.VCPUs = 1 << 20 },
+		"nothing to run":   func(c *engine.Config) { c.Boot = nil },
+		"boot and a state": func(c *engine.Config) { c.State = f.parse(f.save()) },
+	} {
+		bad := good
+		spoil(&bad)
+		if vm, err := f.engine.NewVM(bad); err == nil {
+			vm.Close()
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

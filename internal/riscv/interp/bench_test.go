@@ -1,0 +1,97 @@
+package interp
+
+import (
+	"testing"
+
+	"github.com/forkd-dev/forkd/internal/riscv/hart"
+	"github.com/forkd-dev/forkd/internal/riscv/isa"
+)
+
+// benchmark reports how many millions of guest instructions per second an
+// endless program executes.
+func benchmark(b *testing.B, program func(p *program)) {
+	p := newProgram()
+	program(p)
+	m, h := newTestMachine(b, imageBase, imageSize)
+	if err := m.Memory.Write(imageBase, p.image(b)); err != nil {
+		b.Fatal(err)
+	}
+	h.PC = imageBase
+	h.Status |= hart.StatusFS
+	var c CPU
+	c.Attach(m, h)
+	start := h.Retired
+	for b.Loop() {
+		c.Run(20_000)
+	}
+	b.ReportMetric(float64(h.Retired-start)/b.Elapsed().Seconds()/1e6, "MIPS")
+}
+
+// BenchmarkInteger is a loop of dependent and independent arithmetic.
+func BenchmarkInteger(b *testing.B) {
+	benchmark(b, func(p *program) {
+		p.emit(
+			isa.Inst{Op: isa.ADDI, Rd: 5, Rs1: 5, Imm: 3},
+			isa.Inst{Op: isa.XOR, Rd: 6, Rs1: 6, Rs2: 5},
+			isa.Inst{Op: isa.SLLI, Rd: 7, Rs1: 5, Imm: 13},
+			isa.Inst{Op: isa.ADD, Rd: 10, Rs1: 10, Rs2: 7},
+			isa.Inst{Op: isa.SRLI, Rd: 11, Rs1: 6, Imm: 7},
+			isa.Inst{Op: isa.SUB, Rd: 12, Rs1: 12, Rs2: 11},
+			isa.Inst{Op: isa.AND, Rd: 13, Rs1: 12, Rs2: 10},
+			isa.Inst{Op: isa.SLTU, Rd: 14, Rs1: 13, Rs2: 5},
+			isa.Inst{Op: isa.ADDIW, Rd: 15, Rs1: 14, Imm: 1},
+			isa.Inst{Op: isa.BNE, Rs1: 15, Rs2: 0, Imm: -36},
+		)
+	})
+}
+
+// BenchmarkMemory walks a buffer of 512 KiB with loads and stores.
+func BenchmarkMemory(b *testing.B) {
+	benchmark(b, func(p *program) {
+		p.li(5, dataBase)
+		p.li(6, 0x7ffc0)
+		p.li(10, dataBase)
+		p.emit(
+			isa.Inst{Op: isa.LD, Rd: 11, Rs1: 10, Imm: 0},
+			isa.Inst{Op: isa.LW, Rd: 12, Rs1: 10, Imm: 8},
+			isa.Inst{Op: isa.ADD, Rd: 13, Rs1: 11, Rs2: 12},
+			isa.Inst{Op: isa.SD, Rs2: 13, Rs1: 10, Imm: 16},
+			isa.Inst{Op: isa.LBU, Rd: 14, Rs1: 10, Imm: 25},
+			isa.Inst{Op: isa.SW, Rs2: 14, Rs1: 10, Imm: 32},
+			isa.Inst{Op: isa.ADDI, Rd: 15, Rs1: 15, Imm: 64},
+			isa.Inst{Op: isa.AND, Rd: 15, Rs1: 15, Rs2: 6},
+			isa.Inst{Op: isa.ADD, Rd: 10, Rs1: 5, Rs2: 15},
+			isa.Inst{Op: isa.JAL, Imm: -36},
+		)
+	})
+}
+
+// BenchmarkCalls calls a function in another page.
+func BenchmarkCalls(b *testing.B) {
+	benchmark(b, func(p *program) {
+		p.emit(
+			isa.Inst{Op: isa.ADDI, Rd: 10, Rs1: 10, Imm: 1},
+			isa.Inst{Op: isa.JAL, Rd: 1, Imm: 4096 - 4},
+			isa.Inst{Op: isa.JAL, Imm: -8},
+		)
+		for p.pc() < imageBase+4096 {
+			p.raw(1)
+		}
+		p.emit(isa.Inst{Op: isa.ADDI, Rd: 11, Rs1: 10, Imm: 1}, isa.Inst{Op: isa.JALR, Rs1: 1})
+	})
+}
+
+// BenchmarkFloat multiplies and adds doubles.
+func BenchmarkFloat(b *testing.B) {
+	benchmark(b, func(p *program) {
+		p.emit(
+			isa.Inst{Op: isa.FCVT_D_W, Rd: 1, Rs1: 5, RM: isa.DYN},
+			isa.Inst{Op: isa.FADD_D, Rd: 2, Rs1: 2, Rs2: 1, RM: isa.DYN},
+			isa.Inst{Op: isa.FMUL_D, Rd: 3, Rs1: 2, Rs2: 1, RM: isa.DYN},
+			isa.Inst{Op: isa.FMADD_D, Rd: 4, Rs1: 3, Rs2: 2, Rs3: 1, RM: isa.DYN},
+			isa.Inst{Op: isa.FLT_D, Rd: 6, Rs1: 3, Rs2: 4},
+			isa.Inst{Op: isa.ADDI, Rd: 5, Rs1: 5, Imm: 1},
+			isa.Inst{Op: isa.JAL, Imm: -24},
+		)
+	})
+}

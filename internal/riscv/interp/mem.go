@@ -1,0 +1,158 @@
+package interp
+
+import (
+	"encoding/binary"
+
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/hart"
+	"github.com/forkd-dev/forkd/internal/riscv/mmu"
+)
+
+// load is a load of size bytes that missed the TLB. The value is
+// zero-extended. ok is false after recording a trap.
+func (c *CPU) load(va uint64, size int) (v uint64, ok bool) {
+	if va&offsetMask+uint64(size) > page.Size {
+		return c.loadAcross(va, size)
+	}
+	p, gpa, f := c.m.FillLoad(va)
+	switch {
+	case f != mmu.NoFault:
+		return 0, c.trap(f.Cause(mmu.Load), va)
+	case p == nil:
+		return c.loadDevice(va, gpa, size)
+	}
+	return loadBytes(p, va, size), true
+}
+
+func loadBytes(p *page.Page, va uint64, size int) uint64 {
+	switch size {
+	case 1:
+		return uint64(load8(p, va))
+	case 2:
+		return uint64(load16(p, va))
+	case 4:
+		return uint64(load32(p, va))
+	}
+	return load64(p, va)
+}
+
+// loadAcross is a load that crosses into the next page.
+func (c *CPU) loadAcross(va uint64, size int) (v uint64, ok bool) {
+	next := (va | offsetMask) + 1
+	var b [16]byte
+	for i, at := range [...]uint64{va, next} {
+		p, _, f := c.m.FillLoad(at)
+		if f == mmu.NoFault && p == nil {
+			f = mmu.AccessFault // a device takes no access of a part
+		}
+		if f != mmu.NoFault {
+			return 0, c.trap(f.Cause(mmu.Load), at)
+		}
+		if i == 0 {
+			copy(b[:], p[va&offsetMask:])
+		} else {
+			copy(b[next-va:size], p[:])
+		}
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+func (c *CPU) loadDevice(va, gpa uint64, size int) (v uint64, ok bool) {
+	if gpa%uint64(size) == 0 {
+		if v, ok = c.bus.Read(gpa, size); ok {
+			c.deviceAccessed()
+			return v, true
+		}
+	}
+	return 0, c.trap(hart.LoadAccess, va)
+}
+
+func (c *CPU) deviceAccessed() {
+	c.yield = true
+	// unpriv 14.3: a reservation may be lost at any time but within a loop that
+	// touches nothing else.
+	c.h.ClearReservation()
+}
+
+// store is a store of the low size bytes of v that missed the TLB.
+func (c *CPU) store(va uint64, size int, v uint64) bool {
+	if va&offsetMask+uint64(size) > page.Size {
+		return c.storeAcross(va, size, v)
+	}
+	p, gpa, f := c.m.FillStore(va)
+	switch {
+	case f != mmu.NoFault:
+		return c.trap(f.Cause(mmu.Store), va)
+	case p == nil:
+		return c.storeDevice(va, gpa, size, v)
+	}
+	switch size {
+	case 1:
+		store8(p, va, uint8(v))
+	case 2:
+		store16(p, va, uint16(v))
+	case 4:
+		store32(p, va, uint32(v))
+	default:
+		store64(p, va, v)
+	}
+	return true
+}
+
+// storeAcross is a store that crosses into the next page. Both pages are
+// translated before either is written.
+func (c *CPU) storeAcross(va uint64, size int, v uint64) bool {
+	next := (va | offsetMask) + 1
+	var parts [2]*page.Page
+	for i, at := range [...]uint64{va, next} {
+		p, _, f := c.m.FillStore(at)
+		if f == mmu.NoFault && p == nil {
+			f = mmu.AccessFault
+		}
+		if f != mmu.NoFault {
+			return c.trap(f.Cause(mmu.Store), at)
+		}
+		parts[i] = p
+	}
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], v)
+	n := copy(parts[0][va&offsetMask:], b[:size])
+	copy(parts[1][:], b[n:size])
+	return true
+}
+
+func (c *CPU) storeDevice(va, gpa uint64, size int, v uint64) bool {
+	if gpa%uint64(size) == 0 {
+		if size < 8 {
+			v &= 1<<(8*size) - 1
+		}
+		if c.bus.Write(gpa, size, v) {
+			c.deviceAccessed()
+			return true
+		}
+	}
+	return c.trap(hart.StoreAccess, va)
+}
+
+// zeroBlock is CBO.ZERO of the aligned block of blockSize bytes around va.
+func (c *CPU) zeroBlock(rs1 uint64) bool {
+	va := rs1 &^ (blockSize - 1)
+	e := c.m.Stores.At(va)
+	p := e.To
+	if e.Tag != mmu.Tag(va, 1, c.m.Space) {
+		var f mmu.Fault
+		p, _, f = c.m.FillStore(va)
+		if f == mmu.NoFault && p == nil {
+			f = mmu.AccessFault
+		}
+		if f != mmu.NoFault {
+			return c.trap(f.Cause(mmu.Store), rs1)
+		}
+	}
+	clear(p[va&offsetMask:][:blockSize])
+	return true
+}
+
+// blockSize is the size of the block that CBO.ZERO clears; the device tree
+// tells the guest (riscv,cboz-block-size).
+const blockSize = 64

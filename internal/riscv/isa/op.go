@@ -1,0 +1,236 @@
+package isa
+
+// Op is an operation, named as the manuals name it with dots as underscores.
+type Op uint8
+
+// The operations, by extension.
+const (
+	ILLEGAL Op = iota // no instruction of this set
+
+	// RV64I
+	LUI
+	AUIPC
+	JAL
+	JALR
+	BEQ
+	BNE
+	BLT
+	BGE
+	BLTU
+	BGEU
+	LB
+	LH
+	LW
+	LD
+	LBU
+	LHU
+	LWU
+	SB
+	SH
+	SW
+	SD
+	ADDI
+	SLTI
+	SLTIU
+	XORI
+	ORI
+	ANDI
+	SLLI
+	SRLI
+	SRAI
+	ADD
+	SUB
+	SLL
+	SLT
+	SLTU
+	XOR
+	SRL
+	SRA
+	OR
+	AND
+	ADDIW
+	SLLIW
+	SRLIW
+	SRAIW
+	ADDW
+	SUBW
+	SLLW
+	SRLW
+	SRAW
+	FENCE
+	ECALL
+	EBREAK
+
+	// Zifencei
+	FENCE_I
+
+	// Zicsr
+	CSRRW
+	CSRRS
+	CSRRC
+	CSRRWI
+	CSRRSI
+	CSRRCI
+
+	// M
+	MUL
+	MULH
+	MULHSU
+	MULHU
+	DIV
+	DIVU
+	REM
+	REMU
+	MULW
+	DIVW
+	DIVUW
+	REMW
+	REMUW
+
+	// A
+	LR_W
+	SC_W
+	AMOSWAP_W
+	AMOADD_W
+	AMOXOR_W
+	AMOAND_W
+	AMOOR_W
+	AMOMIN_W
+	AMOMAX_W
+	AMOMINU_W
+	AMOMAXU_W
+	LR_D
+	SC_D
+	AMOSWAP_D
+	AMOADD_D
+	AMOXOR_D
+	AMOAND_D
+	AMOOR_D
+	AMOMIN_D
+	AMOMAX_D
+	AMOMINU_D
+	AMOMAXU_D
+
+	// F
+	FLW
+	FSW
+	FMADD_S
+	FMSUB_S
+	FNMSUB_S
+	FNMADD_S
+	FADD_S
+	FSUB_S
+	FMUL_S
+	FDIV_S
+	FSQRT_S
+	FSGNJ_S
+	FSGNJN_S
+	FSGNJX_S
+	FMIN_S
+	FMAX_S
+	FLE_S
+	FLT_S
+	FEQ_S
+	FCLASS_S
+	FCVT_W_S
+	FCVT_S_W
+	FCVT_WU_S
+	FCVT_S_WU
+	FCVT_L_S
+	FCVT_S_L
+	FCVT_LU_S
+	FCVT_S_LU
+	FMV_X_W
+	FMV_W_X
+
+	// D
+	FLD
+	FSD
+	FMADD_D
+	FMSUB_D
+	FNMSUB_D
+	FNMADD_D
+	FADD_D
+	FSUB_D
+	FMUL_D
+	FDIV_D
+	FSQRT_D
+	FSGNJ_D
+	FSGNJN_D
+	FSGNJX_D
+	FMIN_D
+	FMAX_D
+	FLE_D
+	FLT_D
+	FEQ_D
+	FCLASS_D
+	FCVT_W_D
+	FCVT_D_W
+	FCVT_WU_D
+	FCVT_D_WU
+	FCVT_L_D
+	FCVT_D_L
+	FCVT_LU_D
+	FCVT_D_LU
+	FMV_X_D
+	FMV_D_X
+	FCVT_D_S
+	FCVT_S_D
+
+	// Zba
+	ADD_UW
+	SH1ADD
+	SH2ADD
+	SH3ADD
+	SH1ADD_UW
+	SH2ADD_UW
+	SH3ADD_UW
+	SLLI_UW
+
+	// Zbb
+	ANDN
+	ORN
+	XNOR
+	CLZ
+	CTZ
+	CPOP
+	CLZW
+	CTZW
+	CPOPW
+	MAX
+	MAXU
+	MIN
+	MINU
+	SEXT_B
+	SEXT_H
+	ZEXT_H
+	ROL
+	ROR
+	RORI
+	ROLW
+	RORW
+	RORIW
+	ORC_B
+	REV8
+
+	// Zbs
+	BCLR
+	BCLRI
+	BEXT
+	BEXTI
+	BINV
+	BINVI
+	BSET
+	BSETI
+
+	// Zicboz
+	CBO_ZERO
+
+	// Privileged
+	SRET
+	WFI
+	SFENCE_VMA
+
+	// NumOps is the number of operations, ILLEGAL included.
+	NumOps
+)

@@ -1,0 +1,240 @@
+// Package mmu translates guest-virtual addresses (GVA): the Sv39 page-table
+// walk, and a software TLB whose entries hold host pointers.
+//
+// The TLB has a bank per kind of access and class of privilege. An access that
+// finds its entry needs no further check, so the run loop of an interpreter can
+// do loads and stores without a call. An entry for stores leads only to a page
+// that the machine owns already.
+//
+// Invariants. Entries of the user class carry the ASID and survive a change of
+// address space. Entries of the supervisor classes carry none: those from
+// global mappings stay when satp changes, and a change drops the rest. Large
+// pages are cached as 4 KiB pieces; the MMU remembers which 2 MiB regions have
+// such pieces, so that SFENCE.VMA with any address inside drops all of them.
+//
+// An MMU is scratch: it belongs to whichever hart runs on it, holds nothing that
+// cannot be found again, and starts empty (Attach). It is used from one
+// goroutine at a time; there are no locks.
+package mmu
+
+import (
+	"github.com/forkd-dev/forkd/internal/memory"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/hart"
+)
+
+const asidBits = hart.ASIDBits
+
+// class is the privilege that decides which pages may be accessed.
+type class int
+
+const (
+	classUser    class = iota
+	classKernel        // supervisor mode
+	classKernelU       // supervisor mode with SUM: user pages as well
+	numClasses
+)
+
+// Access is a kind of access.
+type Access uint8
+
+// The kinds of access.
+const (
+	Fetch Access = iota
+	Load
+	Store
+)
+
+// Fault is why an access has no physical address.
+type Fault uint8
+
+// The faults.
+const (
+	NoFault Fault = iota
+	PageFault
+	AccessFault
+)
+
+// Cause returns the exception that the fault raises for an access.
+func (f Fault) Cause(a Access) uint64 {
+	if f == PageFault {
+		return [...]uint64{hart.FetchPageFault, hart.LoadPageFault, hart.StorePageFault}[a]
+	}
+	return [...]uint64{hart.FetchAccess, hart.LoadAccess, hart.StoreAccess}[a]
+}
+
+// MMU is the translation hardware of one running hart.
+type MMU struct {
+	// Loads and Stores are the banks of the present class, and Space is what
+	// tags entries in the present address space.
+	Loads, Stores *Bank[page.Page]
+	Space         uint64
+
+	// Err is set when the host has no memory for a page of the guest. The
+	// access that met it reports AccessFault, and must not become a trap.
+	Err error
+
+	mem   *memory.Space
+	moves uint64 // mem.Moves when the banks were last known to be right
+
+	satp  uint64
+	mode  hart.Mode
+	class class
+	mxr   bool
+
+	loads, stores [numClasses]Bank[page.Page]
+	local         bool // a supervisor bank has entries that are not global
+	large         largePages
+	phys          [physSize]physEntry
+}
+
+// Attach makes m serve a hart, with empty caches.
+func (m *MMU) Attach(mem *memory.Space, h *hart.Hart) {
+	m.mem = mem
+	m.satp = h.SATP()
+	m.mxr = h.Status&hart.StatusMXR != 0
+	m.Flush()
+	m.Switch(h)
+}
+
+// Detach drops every reference to the machine.
+func (m *MMU) Detach() {
+	m.Flush()
+	m.mem = nil
+}
+
+// Flush empties all caches.
+func (m *MMU) Flush() {
+	for i := range m.loads {
+		m.loads[i].Clear()
+		m.stores[i].Clear()
+	}
+	m.local = false
+	m.large = largePages{}
+	m.forgetPages()
+}
+
+// Sync empties all caches if pages moved behind the MMU's back, and reports
+// whether it did.
+func (m *MMU) Sync() bool {
+	if m.mem.Moves() == m.moves {
+		return false
+	}
+	m.Flush()
+	return true
+}
+
+// Switch follows a change of the hart's mode, SUM or MXR.
+func (m *MMU) Switch(h *hart.Hart) {
+	m.mode = h.Mode
+	m.class = classUser
+	m.Space = valid
+	switch {
+	case h.Mode == hart.User:
+		m.Space |= hart.ASID(m.satp)
+	case h.Status&hart.StatusSUM != 0:
+		m.class = classKernelU
+	default:
+		m.class = classKernel
+	}
+	m.Loads, m.Stores = &m.loads[m.class], &m.stores[m.class]
+	if mxr := h.Status&hart.StatusMXR != 0; mxr != m.mxr {
+		m.mxr = mxr
+		for i := range m.loads {
+			m.loads[i].Clear()
+		}
+	}
+}
+
+// SetSATP follows a write of satp. It reports which fetch banks, which the
+// caller keeps, must be emptied: all of them, or those of supervisor mode.
+func (m *MMU) SetSATP(h *hart.Hart) (all, kernel bool) {
+	old := m.satp
+	m.satp = h.SATP()
+	all = hart.Sv39(old) != hart.Sv39(m.satp)
+	kernel = m.local
+	switch {
+	case all:
+		m.Flush()
+	case kernel:
+		m.dropKernel()
+	}
+	m.Switch(h)
+	return all, kernel
+}
+
+func (m *MMU) dropKernel() {
+	for _, c := range []class{classKernel, classKernelU} {
+		m.loads[c].Clear()
+		m.stores[c].Clear()
+	}
+	m.local = false
+}
+
+// FlushPage is SFENCE.VMA with an address: it forgets the translation of va in
+// all address spaces. It returns the binary logarithm of the size of the region
+// around va that the caller must drop from its fetch banks, 12 for one page.
+func (m *MMU) FlushPage(va uint64) (shift uint) {
+	shift = m.large.shift(va)
+	for i := range m.loads {
+		if shift == 12 {
+			m.loads[i].DropPage(va)
+			m.stores[i].DropPage(va)
+		} else {
+			m.loads[i].DropRegion(va, shift)
+			m.stores[i].DropRegion(va, shift)
+		}
+	}
+	return shift
+}
+
+// FlushSpace is SFENCE.VMA with an ASID and no address: it forgets what is not
+// global in that address space. The caller drops the same from its fetch banks:
+// user entries tagged with space and, if kernel says so, all supervisor ones.
+func (m *MMU) FlushSpace(asid uint64) (space uint64, kernel bool) {
+	space = asid&(1<<asidBits-1) | valid
+	m.loads[classUser].DropSpace(space)
+	m.stores[classUser].DropSpace(space)
+	kernel = m.local
+	if kernel {
+		m.dropKernel()
+	}
+	return space, kernel
+}
+
+// FillLoad translates va for a load and enters the page into the TLB. A nil
+// page without a fault means that gpa is not RAM.
+func (m *MMU) FillLoad(va uint64) (p *page.Page, gpa uint64, f Fault) {
+	gpa, f = m.Translate(va, Load)
+	if f != NoFault {
+		return nil, 0, f
+	}
+	if p = m.Page(gpa); p != nil {
+		*m.Loads.At(va) = Entry[page.Page]{va&pageMask | m.Space, p}
+	}
+	return p, gpa, NoFault
+}
+
+// FillStore is FillLoad for a store.
+func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
+	gpa, f = m.Translate(va, Store)
+	if f != NoFault {
+		return nil, 0, f
+	}
+	p = m.WritePage(gpa)
+	if m.Err != nil {
+		return nil, 0, AccessFault
+	}
+	if p != nil {
+		*m.Stores.At(va) = Entry[page.Page]{va&pageMask | m.Space, p}
+	}
+	return p, gpa, NoFault
+}
+
+// DropStores forgets every store entry that leads to p, so that the next store
+// to the page is noticed.
+func (m *MMU) DropStores(p *page.Page) {
+	for i := range m.stores {
+		m.stores[i].DropTarget(p)
+	}
+}
