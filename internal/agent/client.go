@@ -1,0 +1,223 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// ErrLost means that the guest did not answer, or stopped in the middle of an answer: it is gone, or does not run the agent.
+var ErrLost = errors.New("the guest agent does not answer")
+
+// DialFunc opens a stream connection to a port in the guest.
+type DialFunc func(ctx context.Context, port uint32) (net.Conn, error)
+
+// Client talks to the agent in one guest. It may be used by several goroutines.
+type Client struct {
+	dial DialFunc
+
+	mu         sync.Mutex // guards evaluators
+	evaluators map[string]*evaluator
+}
+
+// NewClient returns a client. It connects when it is used.
+func NewClient(dial DialFunc) *Client {
+	return &Client{dial: dial, evaluators: make(map[string]*evaluator)}
+}
+
+// Close drops the kept connections. The client can be used again.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	evaluators := c.evaluators
+	c.mu.Unlock()
+	for _, e := range evaluators {
+		e.disconnect()
+	}
+	return nil
+}
+
+// Ping returns what the agent says about itself.
+func (c *Client) Ping(ctx context.Context) (wire.Info, error) {
+	return request[wire.Info](ctx, c, wire.OpPing, nil)
+}
+
+// WaitReady pings until the agent answers or the context ends, for a guest that boots.
+func (c *Client) WaitReady(ctx context.Context) (wire.Info, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		info, err := c.Ping(ctx)
+		if err == nil || !errors.Is(err, ErrLost) {
+			return info, err
+		}
+		select {
+		case <-ctx.Done():
+			return info, fmt.Errorf("waiting for the guest agent: %w (last: %v)", ctx.Err(), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Sync writes the guest's file systems to its disks.
+func (c *Client) Sync(ctx context.Context) error { return c.order(ctx, wire.OpSync, nil) }
+
+// PowerOff switches the guest off. It returns when the guest has agreed.
+func (c *Client) PowerOff(ctx context.Context) error { return c.order(ctx, wire.OpPowerOff, nil) }
+
+// Quiesce holds every user process, so that a snapshot can be taken. When it returns, the guest has closed the connection
+// too, and does nothing more of its own accord. Kept connections are dropped first, so that no child finds them.
+func (c *Client) Quiesce(ctx context.Context) (wire.QuiesceReply, error) {
+	_ = c.Close()
+	call, err := c.open(ctx, wire.OpQuiesce, nil)
+	if err != nil {
+		return wire.QuiesceReply{}, err
+	}
+	defer call.close()
+	reply, err := decode[wire.QuiesceReply](call.reply)
+	if err != nil {
+		return reply, err
+	}
+	_, _, _ = call.in.Next() // the guest's end of the connection
+	return reply, nil
+}
+
+// Resume ends a Quiesce: everything goes on under its old identity.
+func (c *Client) Resume(ctx context.Context) error { return c.order(ctx, wire.OpResume, nil) }
+
+// Refresh gives a restored guest its identity and lets its processes go. It is the first request in a restored guest; until
+// it has succeeded, nothing else is answered but Ping, Resume and PowerOff.
+func (c *Client) Refresh(ctx context.Context, r *wire.Refresh) error {
+	payload, err := r.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	call, err := c.send(ctx, wire.TypeRefresh, payload)
+	if err != nil {
+		return err
+	}
+	call.close()
+	return nil
+}
+
+// order runs an operation whose answer is empty.
+func (c *Client) order(ctx context.Context, op wire.Op, args any) error {
+	call, err := c.open(ctx, op, args)
+	if err != nil {
+		return err
+	}
+	call.close()
+	return nil
+}
+
+// request runs an operation that has one answer.
+func request[R any](ctx context.Context, c *Client, op wire.Op, args any) (R, error) {
+	call, err := c.open(ctx, op, args)
+	if err != nil {
+		var none R
+		return none, err
+	}
+	defer call.close()
+	return decode[R](call.reply)
+}
+
+func decode[R any](payload []byte) (R, error) {
+	var r R
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return r, fmt.Errorf("%w: unreadable reply: %v", ErrLost, err)
+	}
+	return r, nil
+}
+
+// call is a connection on which the guest has agreed to an operation.
+type call struct {
+	ctx   context.Context
+	conn  net.Conn
+	in    *wire.Reader
+	out   *wire.Writer
+	stop  func() bool
+	reply []byte // payload of the OK frame; valid until in.Next
+}
+
+// open starts an operation and reads its first answer.
+func (c *Client) open(ctx context.Context, op wire.Op, args any) (*call, error) {
+	payload, err := wire.EncodeRequest(op, args)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, wire.TypeRequest, payload)
+}
+
+func (c *Client) send(ctx context.Context, kind wire.Type, payload []byte) (*call, error) {
+	call, err := c.connect(ctx, wire.AgentPort)
+	if err != nil {
+		return nil, err
+	}
+	if err := call.out.Frame(kind, payload); err != nil {
+		if err := call.readReply(); err != nil { // a refusal may have come before everything was sent
+			call.close()
+			return nil, err
+		}
+	} else if err := call.readReply(); err != nil {
+		call.close()
+		return nil, err
+	}
+	return call, nil
+}
+
+// connect opens a connection that breaks when the context ends.
+func (c *Client) connect(ctx context.Context, port uint32) (*call, error) {
+	conn, err := c.dial(ctx, port)
+	if err != nil {
+		return nil, lost(ctx, fmt.Errorf("connecting to port %d: %w", port, err))
+	}
+	return &call{
+		ctx: ctx, conn: conn, in: wire.NewReader(conn), out: wire.NewWriter(conn),
+		stop: context.AfterFunc(ctx, func() { conn.Close() }),
+	}, nil
+}
+
+func (c *call) close() {
+	c.stop()
+	c.conn.Close()
+}
+
+// readReply reads an OK or Error frame.
+func (c *call) readReply() error {
+	kind, payload, err := c.next()
+	if err != nil {
+		return err
+	}
+	if kind != wire.TypeOK {
+		return c.unexpected(kind)
+	}
+	c.reply = payload
+	return nil
+}
+
+// next returns the next frame; an Error frame is returned as the error.
+func (c *call) next() (wire.Type, []byte, error) {
+	kind, payload, err := c.in.Next()
+	if err != nil {
+		return 0, nil, lost(c.ctx, err)
+	}
+	if kind == wire.TypeError {
+		return 0, nil, wire.DecodeError(payload)
+	}
+	return kind, payload, nil
+}
+
+func (c *call) unexpected(kind wire.Type) error {
+	return fmt.Errorf("%w: frame of type %d has no place here", ErrLost, kind)
+}
+
+// lost explains a broken connection: by the end of the context, or else by the guest.
+func lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}

@@ -1,0 +1,359 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// How long an interrupted evaluation may take to end before the runtime is replaced: an interrupt is sent twice.
+const interruptGrace = 1500 * time.Millisecond
+
+// defaultOutput is what a runtime passes on when the request does not say.
+const defaultOutput = 1 << 20
+
+// EvalRequest asks for code to be evaluated.
+type EvalRequest struct {
+	Runtime   string // name of the runtime
+	Code      string
+	Timeout   time.Duration // 0: none; then only the context ends it
+	MaxOutput int           // bytes of stdout and of stderr; 0: 1 MiB
+	MaxValue  int           // bytes of the value's JSON; 0: 4 MiB, at most 8 MiB
+	MaxRepr   int           // characters of the repr; 0: 64 Ki, at most 1 Mi
+}
+
+// EvalResult is the outcome of an evaluation. An exception in the code is a result, in its Error, not an error.
+type EvalResult struct {
+	wire.EvalResult
+	Stdout, Stderr []byte
+}
+
+// TimeoutError means that the time limit ended an evaluation. The runtime's state is kept.
+type TimeoutError struct {
+	After  time.Duration
+	Result *EvalResult // what there was: output, and where the code was interrupted
+}
+
+// Error implements error.
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("evaluation was interrupted after %v", e.After)
+}
+
+// RestartedError means that the runtime's process was lost during an evaluation, and a new one has been started and warmed.
+// Its state is that of the warm-up.
+type RestartedError struct {
+	Runtime  string
+	Cause    string // such as "ended with status 3"
+	TimedOut bool   // it did not react to the interrupt at the time limit, and was killed for that
+}
+
+// Error implements error.
+func (e *RestartedError) Error() string {
+	if e.TimedOut {
+		return fmt.Sprintf("runtime %s did not stop when it was interrupted at the time limit; it was killed and started again, its state is lost", e.Runtime)
+	}
+	return fmt.Sprintf("runtime %s %s during the evaluation; it was started again, its state is lost", e.Runtime, e.Cause)
+}
+
+// evaluator is a runtime as the client sees it: one evaluation at a time, over one kept connection.
+type evaluator struct {
+	turn chan struct{} // holds a token when nobody evaluates
+
+	mu      sync.Mutex // guards what follows
+	info    wire.RuntimeInfo
+	call    *call
+	current uint64 // id of the evaluation that runs, or 0
+}
+
+// StartRuntime starts a warm runtime and returns when it is warm.
+func (c *Client) StartRuntime(ctx context.Context, req wire.RuntimeStart) (wire.RuntimeInfo, error) {
+	info, err := request[wire.RuntimeInfo](ctx, c, wire.OpRuntimeStart, req)
+	if err == nil {
+		c.Adopt(info)
+	}
+	return info, err
+}
+
+// Adopt makes runtimes known that were started before, as those of a snapshot. It saves Eval from asking the guest.
+func (c *Client) Adopt(infos ...wire.RuntimeInfo) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	evaluators := maps.Clone(c.evaluators) // Close iterates without the lock
+	for _, info := range infos {
+		e := &evaluator{turn: make(chan struct{}, 1), info: info}
+		e.turn <- struct{}{}
+		evaluators[info.Name] = e
+	}
+	c.evaluators = evaluators
+}
+
+// InterruptRuntime interrupts the evaluation with this id, and reports whether it was running.
+func (c *Client) InterruptRuntime(ctx context.Context, name string, eval uint64) (bool, error) {
+	r, err := request[wire.RuntimeInterrupted](ctx, c, wire.OpRuntimeInterrupt, wire.RuntimeInterrupt{Name: name, Eval: eval})
+	return r.Delivered, err
+}
+
+// Interrupt interrupts whatever a runtime evaluates for this client at the moment.
+func (c *Client) Interrupt(ctx context.Context, name string) error {
+	e, err := c.evaluator(ctx, name)
+	if err != nil {
+		return err
+	}
+	if id := e.running(); id != 0 {
+		_, err = c.InterruptRuntime(ctx, name, id)
+	}
+	return err
+}
+
+// Eval evaluates code in a runtime. Evaluations of one runtime take turns. When the context ends first, the evaluation is
+// interrupted and Eval returns at once.
+func (c *Client) Eval(ctx context.Context, req EvalRequest) (*EvalResult, error) {
+	if !utf8.ValidString(req.Code) {
+		return nil, wire.Errorf(wire.CodeBadRequest, "code", "the code is not UTF-8")
+	}
+	if req.MaxOutput < 0 || req.MaxValue < 0 || req.MaxRepr < 0 {
+		return nil, wire.Errorf(wire.CodeBadRequest, "max_output", "limits must not be negative")
+	}
+	e, err := c.evaluator(ctx, req.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-e.turn:
+		defer func() { e.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	result, err := c.evaluate(ctx, e, req)
+	if err != nil {
+		if _, keep := errors.AsType[*TimeoutError](err); !keep {
+			e.disconnect()
+		}
+	}
+	return result, err
+}
+
+// evaluator finds a runtime, if need be by asking the guest.
+func (c *Client) evaluator(ctx context.Context, name string) (*evaluator, error) {
+	find := func() *evaluator {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.evaluators[name]
+	}
+	if e := find(); e != nil {
+		return e, nil
+	}
+	info, err := c.Ping(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(info.Runtimes, func(r wire.RuntimeInfo) bool { return r.Name == name })
+	if i < 0 {
+		return nil, wire.Errorf(wire.CodeNotFound, "runtime", "the guest has no runtime %q", name)
+	}
+	c.Adopt(info.Runtimes[i])
+	return find(), nil
+}
+
+// evaluate runs one evaluation. Precondition: it is the caller's turn.
+func (c *Client) evaluate(ctx context.Context, e *evaluator, req EvalRequest) (*EvalResult, error) {
+	conn, err := e.connection(ctx, c)
+	if err != nil {
+		return nil, c.recover(ctx, e, err)
+	}
+	id := rand.Uint64()>>12 + 1 // small enough for a JSON reader that uses doubles
+	stop := context.AfterFunc(ctx, func() {
+		conn.conn.Close()
+		c.interruptLater(e, id)
+	})
+	defer stop()
+	e.run(id)
+	defer e.run(0)
+	guard := c.guard(e, id, req.Timeout)
+	result, err := conn.evaluate(ctx, wire.EvalRequest{
+		ID: id, Code: req.Code, MaxOutput: req.MaxOutput, MaxValue: req.MaxValue, MaxRepr: req.MaxRepr,
+	})
+	timedOut, killed := guard.end()
+	switch {
+	case err == nil && timedOut && result.Error != nil && result.Error.Interrupted:
+		return result, &TimeoutError{req.Timeout, result}
+	case err == nil:
+		return result, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case killed != nil:
+		return nil, killed
+	}
+	if _, refused := errors.AsType[*wire.Error](err); refused {
+		return nil, err
+	}
+	return nil, c.recover(ctx, e, err)
+}
+
+// recover finds out what became of a runtime whose connection broke, and has it replaced if it is gone.
+func (c *Client) recover(ctx context.Context, e *evaluator, cause error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	before := e.known()
+	info, err := request[wire.RuntimeInfo](ctx, c, wire.OpRuntimeRecover, wire.RuntimeRecover{Name: before.Name, Starts: before.Starts})
+	if err != nil {
+		return err
+	}
+	e.learn(info)
+	if info.Starts == before.Starts {
+		return cause
+	}
+	return &RestartedError{Runtime: info.Name, Cause: info.LastExit}
+}
+
+// interruptLater interrupts an evaluation whose caller has left.
+func (c *Client) interruptLater(e *evaluator, id uint64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, _ = c.InterruptRuntime(ctx, e.known().Name, id)
+}
+
+// guard enforces the time limit of an evaluation from a goroutine of its own.
+type guard struct {
+	over     chan struct{} // closed by end
+	done     chan struct{} // closed when the goroutine has ended
+	timedOut bool
+	killed   error // set when the runtime was replaced
+}
+
+func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
+	g := &guard{over: make(chan struct{}), done: make(chan struct{})}
+	if timeout <= 0 {
+		close(g.done)
+		return g
+	}
+	go func() {
+		defer close(g.done)
+		for _, wait := range []time.Duration{timeout, interruptGrace, interruptGrace} {
+			select {
+			case <-g.over:
+				return
+			case <-time.After(wait):
+			}
+			g.timedOut = true
+			c.interruptLater(e, id)
+		}
+		g.killed = c.replace(e)
+	}()
+	return g
+}
+
+// end stops the guard and tells what it has done.
+func (g *guard) end() (timedOut bool, killed error) {
+	close(g.over)
+	<-g.done
+	return g.timedOut, g.killed
+}
+
+// replace kills a runtime that does not react.
+func (c *Client) replace(e *evaluator) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	before := e.known()
+	info, err := request[wire.RuntimeInfo](ctx, c, wire.OpRuntimeRecover, wire.RuntimeRecover{Name: before.Name, Starts: before.Starts, Kill: true})
+	if err != nil {
+		e.disconnect() // so that the evaluation ends in any case
+		return err
+	}
+	e.learn(info)
+	return &RestartedError{Runtime: info.Name, Cause: info.LastExit, TimedOut: true}
+}
+
+// connection returns the kept connection, or a new one.
+func (e *evaluator) connection(ctx context.Context, c *Client) (*call, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.call != nil {
+		return e.call, nil
+	}
+	call, err := c.connect(ctx, e.info.Port)
+	if err != nil {
+		return nil, err
+	}
+	call.stop() // the connection outlives this evaluation
+	e.call = call
+	return call, nil
+}
+
+// disconnect drops the kept connection.
+func (e *evaluator) disconnect() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.call != nil {
+		e.call.close()
+		e.call = nil
+	}
+}
+
+func (e *evaluator) known() wire.RuntimeInfo {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.info
+}
+
+func (e *evaluator) running() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.current
+}
+
+func (e *evaluator) run(id uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.current = id
+}
+
+func (e *evaluator) learn(info wire.RuntimeInfo) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.info = info
+}
+
+// evaluate sends a request and collects its answer.
+func (c *call) evaluate(ctx context.Context, req wire.EvalRequest) (*EvalResult, error) {
+	c.ctx = ctx
+	if err := c.out.JSON(wire.TypeEval, req); err != nil {
+		return nil, lost(ctx, err)
+	}
+	limit := req.MaxOutput
+	if limit == 0 {
+		limit = defaultOutput
+	}
+	result := new(EvalResult)
+	for {
+		kind, payload, err := c.next()
+		if err != nil {
+			return nil, err
+		}
+		switch kind {
+		case wire.TypeStdout:
+			result.Stdout = append(result.Stdout, payload...)
+		case wire.TypeStderr:
+			result.Stderr = append(result.Stderr, payload...)
+		case wire.TypeResult:
+			if result.EvalResult, err = decode[wire.EvalResult](payload); err == nil && result.ID != req.ID {
+				err = c.unexpected(kind)
+			}
+			return result, err
+		default:
+			return nil, c.unexpected(kind)
+		}
+		if len(result.Stdout) > limit || len(result.Stderr) > limit {
+			return nil, fmt.Errorf("%w: the runtime sent more output than was asked for", ErrLost)
+		}
+	}
+}

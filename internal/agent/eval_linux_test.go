@@ -1,0 +1,367 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+func TestEvalValues(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t, "math", "os.path")
+	for _, tc := range []struct {
+		code, value, repr, omitted string
+	}{
+		{code: "1 + 1", value: "2", repr: "2"},
+		{code: "  [1, 2.5, None, True, {'a': 'é☕'}]  ", value: `[1,2.5,null,true,{"a":"é☕"}]`, repr: "[1, 2.5, None, True, {'a': 'é☕'}]"},
+		{code: "None", value: "null", repr: "None"},
+		{code: "-0.0", value: "-0.0", repr: "-0.0"},
+		{code: "x = 5"},
+		{code: ""},
+		{code: "# nothing"},
+		{code: "y = x + 1\nz = y * 2\nz", value: "12", repr: "12"},
+		{code: "def f(n):\n    return n * x\n\nf(3)", value: "15", repr: "15"},
+		{code: "math.floor(2.5) + len(os.sep)", value: "3", repr: "3"},
+		{code: "__name__", value: `"__main__"`, repr: "'__main__'"},
+		{code: "float('nan')", repr: "nan", omitted: "not_json"},
+		{code: "[float('inf')]", repr: "[inf]", omitted: "not_json"},
+		{code: "2**53 - 1", value: "9007199254740991", repr: "9007199254740991"},
+		{code: "2**70", repr: "1180591620717411303424", omitted: "not_json"},
+		{code: "{'a': [2**53]}", repr: "{'a': [9007199254740992]}", omitted: "not_json"},
+		{code: "[0.12345678901234566, '12345678901234567890']", value: `[0.12345678901234566,"12345678901234567890"]`, repr: "[0.12345678901234566, '12345678901234567890']"},
+		{code: `b'\xff'`, repr: `b'\xff'`, omitted: "not_json"},
+		{code: "{1: 2}", repr: "{1: 2}", omitted: "not_json"},
+		{code: "(1, 2)", repr: "(1, 2)", omitted: "not_json"},
+		{code: "{3}", repr: "{3}", omitted: "not_json"},
+		{code: `'\udcff'`, repr: `'\udcff'`, omitted: "not_json"},
+		{code: "a = []; a.append(a); a", repr: "[[...]]", omitted: "not_json"},
+		{code: "a = []\nfor _ in range(200): a = [a]\nlen(repr(a))", value: "402", repr: "402"},
+	} {
+		r := f.eval(t, tc.code)
+		if r.Error != nil || string(r.Value) != tc.value || r.Repr != tc.repr || r.ValueOmitted != tc.omitted || (r.Type == "") != (tc.repr == "") {
+			t.Errorf("%q: value %s, repr %q, omitted %q, type %q, error %+v", tc.code, r.Value, r.Repr, r.ValueOmitted, r.Type, r.Error)
+		}
+	}
+	r := f.eval(t, "'x' * 50_000_000")
+	if r.ValueOmitted != "too_large" || !r.ReprCut || len(r.Repr) != 64<<10 {
+		t.Errorf("large string: omitted %q, repr of %d, cut %v", r.ValueOmitted, len(r.Repr), r.ReprCut)
+	}
+	r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "list(range(1000))", MaxValue: 100, MaxRepr: 10})
+	if err != nil || r.ValueOmitted != "too_large" || r.Repr != "[0, 1, 2, " {
+		t.Errorf("limits: %+v, %v", r, err)
+	}
+	if got := f.value(t, "len('"+strings.Repeat("☕", 100000)+"')"); got != "100000" {
+		t.Errorf("300 kB of code gave %s", got)
+	}
+}
+
+func TestEvalErrors(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	nullError := "SyntaxError"
+	if f.value(t, "import sys; sys.version_info < (3, 12)") == "true" {
+		nullError = "ValueError"
+	}
+	for _, tc := range []struct {
+		code, kind, message, trace string
+	}{
+		{"1/0", "ZeroDivisionError", "division by zero", "1/0"},
+		{"def g():\n    raise KeyError('k')\ng()", "KeyError", "'k'", "raise KeyError('k')"},
+		{"g()", "KeyError", "'k'", "raise KeyError('k')"}, // a line from an earlier evaluation
+		{"1 +", "SyntaxError", "invalid syntax", "1 +"},
+		{"if 1:\nx", "IndentationError", "", ""},
+		{"class E(Exception):\n    def __str__(self): 1/0\nraise E", "E", "<the message could not be made: ZeroDivisionError>", ""},
+		{"class R:\n    def __repr__(self): raise ValueError('no repr')\nR()", "ValueError", "no repr", "no repr"},
+		{"def r(): r()\nr()", "RecursionError", "maximum recursion", "repeated"},
+		{"'" + "(" + "'\n" + strings.Repeat("(", 1000), "SyntaxError", "", ""},
+		{"x = bytearray(1 << 60)", "MemoryError", "", "MemoryError"},
+		{"a\x00b", nullError, "null", ""},
+		{"raise KeyboardInterrupt", "KeyboardInterrupt", "", ""},
+		{"raise Exception('m' * 10_000_000)", "Exception", "characters left out", "left out"},
+		{"import json\njson.loads('{')", "json.decoder.JSONDecodeError", "Expecting property name", "json.loads"},
+	} {
+		r := f.eval(t, tc.code)
+		if r.Error == nil || r.Error.Type != tc.kind || !strings.Contains(r.Error.Message, tc.message) || !strings.Contains(r.Error.Traceback, tc.trace) {
+			t.Errorf("%.40q: %.200v", tc.code, r.Error)
+			continue
+		}
+		if strings.Contains(r.Error.Traceback, "python.py") || r.Error.Interrupted || r.Value != nil {
+			t.Errorf("%.40q: value %s, error %.300q", tc.code, r.Value, r.Error.Traceback)
+		}
+	}
+	for code, want := range map[string]int{"import sys; sys.exit()": 0, "exit(3)": 3, "sys.exit('message')": 1, "raise SystemExit(257)": 1} {
+		r := f.eval(t, code)
+		if r.Error == nil || r.Error.Type != "SystemExit" || r.Error.ExitCode == nil || *r.Error.ExitCode != want {
+			t.Errorf("%q: %+v", code, r.Error)
+		}
+	}
+}
+
+func TestEvalOutput(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	r := f.eval(t, `import os, subprocess, sys
+print("one")
+os.write(1, b"two\n")
+subprocess.run(["echo", "three"])
+sys.stdout.buffer.write(b"\xff\xfe\n")
+print("\udcff")
+print("err", file=sys.stderr)
+print("no newline", end="")`)
+	if r.Error != nil || string(r.Stdout) != "one\ntwo\nthree\n\xff\xfe\n\xff\nno newline" || string(r.Stderr) != "err\n" || r.StdoutCut {
+		t.Fatalf("stdout %q, stderr %q, error %+v", r.Stdout, r.Stderr, r.Error)
+	}
+	r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", MaxOutput: 1000, Code: "for _ in range(100000): print('0123456789')\n'done'"})
+	if err != nil || len(r.Stdout) != 1000 || !r.StdoutCut || r.StdoutBytes != 1100000 || string(r.Value) != `"done"` {
+		t.Fatalf("%d bytes of output, cut %v of %d, %v", len(r.Stdout), r.StdoutCut, r.StdoutBytes, err)
+	}
+	r, err = f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", MaxOutput: 1000, Code: "os.write(2, b'x' * 5000)"})
+	if err != nil || len(r.Stderr) != 1000 || !r.StderrCut || r.StderrBytes != 5000 {
+		t.Fatalf("%d bytes of output, cut %v of %d, %v", len(r.Stderr), r.StderrCut, r.StderrBytes, err)
+	}
+	if r := f.eval(t, "1"); len(r.Stdout)+len(r.Stderr) != 0 || r.StdoutBytes != 0 {
+		t.Errorf("output was left over: %q %q", r.Stdout, r.Stderr)
+	}
+	if r := f.eval(t, "input()"); r.Error == nil || r.Error.Type != "EOFError" {
+		t.Errorf("input gave %+v", r.Error)
+	}
+}
+
+// Whatever user code does to the interpreter, the next evaluation works.
+func TestEvalSpoiledInterpreter(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	f.eval(t, "import sys, os; kept = 'kept'")
+	for _, code := range []string{
+		"import os; os.close(0); os.close(1); os.close(2)",
+		"import sys; sys.stdout.close(); sys.stderr.close()",
+		"del sys.stdout", "sys.stdout = 5", "sys.stdout = None",
+		"import builtins; builtins.len = builtins.print = builtins.getattr = None; builtins.len",
+		"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
+		"import gc; gc.disable(); gc.set_threshold(1)",
+		"sys.setrecursionlimit(100)",
+		"import threading; [threading.Thread(target=lambda: None).start() for _ in range(4)]; 0",
+		"pid = os.fork()\nif not pid: kept = 'child'\nos.waitpid(pid, 0) if pid else 0",
+		"pid = os.fork()\nif not pid: 1/0\nos.waitpid(pid, 0)[1]",
+		"for k in list(sys.modules):\n    if k not in ('sys', 'builtins', '__main__'): sys.modules.pop(k)",
+		"sys.stdout.write('x' * 100)",
+	} {
+		f.eval(t, code)
+		if r := f.eval(t, "sys.stdout.write('out'); kept"); string(r.Value) != `"kept"` || string(r.Stdout) != "out" {
+			t.Fatalf("after %q: value %s, stdout %q, error %+v", code, r.Value, r.Stdout, r.Error)
+		}
+	}
+}
+
+func TestEvalTimeoutKeepsState(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t, "time", "subprocess")
+	f.eval(t, "kept = 1")
+	for _, code := range []string{"while True: pass", "time.sleep(100)", "subprocess.run(['sleep', '100'])", "import os; os.system('sleep 100')",
+		"class R:\n    def __repr__(self):\n        while True: pass\nR()"} {
+		if strings.Contains(code, "os.system") {
+			needCgroups(t, f)
+		}
+		r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "print('begun')\n" + code, Timeout: 100 * time.Millisecond})
+		if _, ok := errors.AsType[*agent.TimeoutError](err); !ok || r == nil || string(r.Stdout) != "begun\n" || r.Error.Type != "KeyboardInterrupt" {
+			t.Fatalf("%q: %+v, error %v", code, r, err)
+		}
+		if got := f.value(t, "kept"); got != "1" {
+			t.Fatalf("after %q, kept is %s", code, got)
+		}
+	}
+	// The context ends an evaluation too, and the next one does not wait long.
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := f.Eval(ctx, agent.EvalRequest{Runtime: "python", Code: "while True: pass"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("error is %v", err)
+	}
+	if got := f.value(t, "kept"); got != "1" {
+		t.Fatalf("kept is %s", got)
+	}
+	// A result in time is a result, and a late interrupt hits nothing.
+	if r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "7", Timeout: time.Minute}); err != nil || string(r.Value) != "7" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if delivered, err := f.InterruptRuntime(t.Context(), "python", 7); delivered || err != nil {
+		t.Fatalf("interrupting nothing: %v, %v", delivered, err)
+	}
+}
+
+func TestEvalLostRuntime(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t, "os", "ctypes")
+	for code, cause := range map[string]string{
+		"os._exit(3)":             "ended with status 3",
+		"os.kill(os.getpid(), 9)": "SIGKILL",
+		"ctypes.string_at(0)":     "SIGSEGV",
+		"os.closerange(3, 1000)":  "ended with status 70",
+	} {
+		f.eval(t, "lost = 1")
+		_, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: code})
+		restarted, ok := errors.AsType[*agent.RestartedError](err)
+		if !ok || !strings.Contains(restarted.Cause, cause) || restarted.TimedOut {
+			t.Fatalf("%q: error is %v", code, err)
+		}
+		if r := f.eval(t, "os; lost"); r.Error == nil || r.Error.Type != "NameError" {
+			t.Fatalf("%q: the new process has old state: %+v", code, r)
+		}
+	}
+	info, err := f.Ping(t.Context())
+	if err != nil || len(info.Runtimes) != 1 || info.Runtimes[0].Starts != 5 || !info.Runtimes[0].Alive {
+		t.Fatalf("%+v, %v", info, err)
+	}
+}
+
+func TestEvalStuckRuntimeIsReplaced(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes the whole grace of two interrupts")
+	}
+	f := newGuest(t)
+	f.startPython(t)
+	code := "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"
+	_, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: code, Timeout: 50 * time.Millisecond})
+	if restarted, ok := errors.AsType[*agent.RestartedError](err); !ok || !restarted.TimedOut {
+		t.Fatalf("error is %v", err)
+	}
+	if got := f.value(t, "1"); got != "1" {
+		t.Fatal(got)
+	}
+}
+
+func TestEvalConcurrentCallersTakeTurns(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	f.eval(t, "n = 0")
+	var wg sync.WaitGroup
+	other := f.newClient() // knows nothing of the runtime yet
+	defer other.Close()
+	for i := range 8 {
+		client := f.Client
+		if i%2 == 0 {
+			client = other
+		}
+		wg.Go(func() {
+			for range 20 {
+				if r, err := client.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "n += 1"}); err != nil || r.Error != nil {
+					t.Errorf("%+v, %v", r, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := f.value(t, "n"); got != "160" {
+		t.Errorf("n is %s", got)
+	}
+	if _, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "ruby", Code: "1"}); wantCode(t, err, wire.CodeNotFound).Field != "runtime" {
+		t.Error(err)
+	}
+}
+
+// A peer that breaks the protocol on a runtime's port is told so, and harms nobody.
+func TestEvalHostilePeer(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	eval := func(v any) []byte {
+		b, _ := json.Marshal(v)
+		return wire.AppendFrame(nil, wire.TypeEval, b)
+	}
+	for name, tc := range map[string]struct {
+		send []byte
+		code wire.Code
+	}{
+		"unknown frame":   {wire.AppendFrame(nil, 99, nil), wire.CodeUnknownFrame},
+		"not JSON":        {wire.AppendFrame(nil, wire.TypeEval, []byte("{")), wire.CodeBadRequest},
+		"not UTF-8":       {wire.AppendFrame(nil, wire.TypeEval, []byte("\"\xff\"")), wire.CodeBadRequest},
+		"not an object":   {wire.AppendFrame(nil, wire.TypeEval, []byte("[1]")), wire.CodeBadRequest},
+		"no id":           {eval(map[string]any{"code": "1"}), wire.CodeBadRequest},
+		"id out of range": {eval(map[string]any{"code": "1", "id": -1}), wire.CodeBadRequest},
+		"unknown member":  {eval(map[string]any{"code": "1", "id": 1, "pty": true}), wire.CodeBadRequest},
+		"deep JSON":       {wire.AppendFrame(nil, wire.TypeEval, bytes.Repeat([]byte("["), 100000)), wire.CodeBadRequest},
+		"huge frame":      {[]byte{0xff, 0xff, 0xff, 0xff, 48}, wire.CodeBadRequest},
+	} {
+		conn, err := net.Dial("unix", f.socket(wire.RuntimePort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Write(tc.send)
+		kind, payload, err := wire.NewReader(conn).Next()
+		conn.Close()
+		if err != nil || kind != wire.TypeError || wire.DecodeError(payload).Code != tc.code {
+			t.Errorf("%s: frame %d %q, error %v", name, kind, payload, err)
+		}
+	}
+	// Frames may come in pieces and together.
+	conn, err := net.Dial("unix", f.socket(wire.RuntimePort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	both := append(eval(wire.EvalRequest{ID: 1, Code: "'a'"}), eval(wire.EvalRequest{ID: 2, Code: "'b'"})...)
+	for _, piece := range [][]byte{both[:3], both[3:10], both[10 : len(both)-5], both[len(both)-5:]} {
+		conn.Write(piece)
+		time.Sleep(5 * time.Millisecond)
+	}
+	in := wire.NewReader(conn)
+	for id, want := range []string{`"a"`, `"b"`} {
+		_, payload, err := in.Next()
+		var r wire.EvalResult
+		if err != nil || json.Unmarshal(payload, &r) != nil || r.ID != uint64(id+1) || string(r.Value) != want {
+			t.Errorf("answer %d: %s, %v", id, payload, err)
+		}
+	}
+	if got := f.value(t, "1"); got != "1" {
+		t.Error(got)
+	}
+}
+
+func TestRuntimeStartFailures(t *testing.T) {
+	f := newGuest(t)
+	program := pythonProgram(t)
+	for name, tc := range map[string]struct {
+		req    wire.RuntimeStart
+		code   wire.Code
+		detail string
+	}{
+		"bad name":       {wire.RuntimeStart{Name: "a b", Kind: "python"}, wire.CodeBadRequest, ""},
+		"unknown kind":   {wire.RuntimeStart{Name: "cobol"}, wire.CodeBadRequest, ""},
+		"no interpreter": {wire.RuntimeStart{Name: "python", Program: "/no/python"}, wire.CodeNotFound, ""},
+		"no module":      {wire.RuntimeStart{Name: "python", Program: program, Imports: []string{"no_such_module"}}, wire.CodeRuntimeFailed, "no_such_module"},
+		"statement":      {wire.RuntimeStart{Name: "python", Program: program, Imports: []string{"os; 1"}}, wire.CodeBadRequest, ""},
+		"warm-up fails":  {wire.RuntimeStart{Name: "python", Program: program, Warmup: []string{"1/0"}}, wire.CodeRuntimeFailed, "ZeroDivisionError"},
+		"dies":           {wire.RuntimeStart{Name: "python", Program: program, Warmup: []string{"import os; os.write(2, b'last words'); os._exit(4)"}}, wire.CodeRuntimeFailed, "last words"},
+		"unknown user":   {wire.RuntimeStart{Name: "python", Program: program, User: "nobody-such"}, wire.CodeNoSuchUser, ""},
+	} {
+		_, err := f.StartRuntime(t.Context(), tc.req)
+		if e := wantCode(t, err, tc.code); !strings.Contains(e.Detail, tc.detail) {
+			t.Errorf("%s: detail %q", name, e.Detail)
+		}
+	}
+	// A caller that leaves takes the unfinished runtime along, and the name is free.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := f.StartRuntime(ctx, wire.RuntimeStart{Name: "python", Program: program, Warmup: []string{"while True: pass"}})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	eventually(t, "the name is free again", func() bool {
+		info, err := f.Ping(t.Context())
+		return err == nil && len(info.Runtimes) == 0
+	})
+	f.startPython(t)
+	_, err = f.StartRuntime(t.Context(), wire.RuntimeStart{Name: "python", Program: program})
+	wantCode(t, err, wire.CodeExists)
+	if got := f.value(t, fmt.Sprintf("%d", 42)); got != "42" {
+		t.Error(got)
+	}
+}

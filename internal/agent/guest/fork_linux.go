@@ -1,0 +1,181 @@
+package guest
+
+import (
+	"errors"
+	"runtime"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// quiesce holds everything that runs user code, so that the host can take a snapshot. When it fails, everything goes on.
+// Asking again while held only counts again.
+func (s *Server) quiesce() (wire.QuiesceReply, error) {
+	s.state.Lock()
+	defer s.state.Unlock()
+	if s.held() {
+		return s.count()
+	}
+	if err := s.hold(); err != nil {
+		return wire.QuiesceReply{}, err
+	}
+	reply, err := s.count()
+	if err != nil {
+		return reply, errors.Join(err, s.letGo(false))
+	}
+	unix.Sync()
+	s.settle()
+	return reply, nil
+}
+
+// hold stops the runtimes at a safe point, then freezes all processes.
+func (s *Server) hold() error {
+	s.table.Hold()
+	if err := s.warm.Hold(); err != nil {
+		s.table.Release()
+		return err
+	}
+	s.setHeld(true)
+	err := s.runtimes.Freeze(s.cfg.Patience)
+	if err == nil {
+		err = s.users.Freeze(s.cfg.Patience)
+	}
+	if err != nil {
+		return errors.Join(err, s.letGo(false))
+	}
+	return nil
+}
+
+// letGo lets runtimes and user processes go on. With reseed, user processes do so only after every runtime has confirmed
+// that its generators are new.
+func (s *Server) letGo(reseed bool) error {
+	if err := s.warm.Order(reseed); err != nil {
+		return err
+	}
+	if err := s.runtimes.Thaw(); err != nil {
+		return err
+	}
+	if err := s.warm.Await(); err != nil {
+		return err
+	}
+	if err := s.users.Thaw(); err != nil {
+		return err
+	}
+	s.table.Release()
+	s.setHeld(false)
+	return nil
+}
+
+func (s *Server) setHeld(held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case held && !s.quiesced:
+		s.running = make(chan struct{})
+	case !held && s.quiesced:
+		close(s.running)
+	}
+	s.quiesced = held
+}
+
+func (s *Server) count() (wire.QuiesceReply, error) {
+	pids, err := s.users.PIDs()
+	if err != nil {
+		return wire.QuiesceReply{}, err
+	}
+	extra, err := s.warm.Processes()
+	return wire.QuiesceReply{Processes: len(pids) + extra}, err
+}
+
+// settle puts the agent's own memory in the state that restored children find cheapest: garbage collected and free memory
+// returned, so that neither happens in a child, where it would dirty pages.
+func (s *Server) settle() {
+	runtime.GC()
+	debug.FreeOSMemory()
+}
+
+// resume lets everything go on under the old identity: the host has its snapshot, or has given it up.
+func (s *Server) resume() error {
+	s.state.Lock()
+	defer s.state.Unlock()
+	switch {
+	case s.failed != nil:
+		return s.failed
+	case !s.held():
+		return nil
+	}
+	return s.letGo(false)
+}
+
+// refresh turns a restored machine into a machine of its own. It is the only thing that runs in every child, so it makes no
+// goroutine and no system call but those that it is for. A generation that is in force already is confirmed, not repeated.
+func (s *Server) refresh(r *wire.Refresh) error {
+	s.state.Lock()
+	defer s.state.Unlock()
+	s.mu.Lock()
+	generation, quiesced, failed := s.generation, s.quiesced, s.failed
+	s.mu.Unlock()
+	switch {
+	case failed != nil:
+		return failed
+	case r.Generation < generation:
+		return wire.Errorf(wire.CodeBadRequest, "generation", "generation %d is older than %d, which is in force", r.Generation, generation)
+	case r.Generation == generation && !quiesced:
+		return nil
+	}
+	if !quiesced {
+		// A machine that was booted, not restored, is given its identity in the same way.
+		if err := s.hold(); err != nil {
+			return err
+		}
+	}
+	if err := s.renew(r); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.generation = r.Generation
+	s.mu.Unlock()
+	if err := s.letGo(true); err != nil {
+		return s.giveUp(err)
+	}
+	return nil
+}
+
+// renew does what concerns the kernel and the identity files. It can be tried again after a failure.
+func (s *Server) renew(r *wire.Refresh) error {
+	if err := s.cfg.Kernel.Reseed(&r.Entropy); err != nil {
+		return stepFailed("random", err)
+	}
+	if err := s.cfg.Kernel.SetClock(r.WallNS); err != nil {
+		return stepFailed("clock", err)
+	}
+	if err := s.cfg.Kernel.SetHostname(r.Hostname); err != nil {
+		return stepFailed("hostname", err)
+	}
+	if s.cfg.Identity != nil {
+		if err := s.cfg.Identity.Write(r); err != nil {
+			return stepFailed("identity", err)
+		}
+	}
+	return nil
+}
+
+// giveUp freezes the runtimes again, one of which may have gone on without being reseeded, and refuses every later
+// attempt: what has run cannot be taken back.
+func (s *Server) giveUp(cause error) error {
+	err := stepFailed("release", cause)
+	if e := wire.AsError(cause); e.Field != "" {
+		err.Field = e.Field
+	}
+	_ = s.runtimes.Freeze(s.cfg.Patience)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = err
+	return err
+}
+
+func stepFailed(step string, err error) *wire.Error {
+	return wire.Errorf(wire.CodeRefreshFailed, step, "refresh failed at %s: %v; user processes stay held", step, err)
+}

@@ -1,0 +1,225 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/files"
+	"github.com/forkd-dev/forkd/internal/agent/proc"
+	"github.com/forkd-dev/forkd/internal/agent/quiet"
+	"github.com/forkd-dev/forkd/internal/agent/warm"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// Version is the agent's version, set by the linker in releases.
+var Version = "dev"
+
+// Kernel is what a refresh changes in the kernel.
+type Kernel interface {
+	// Reseed mixes entropy into the random generator and gives it a new key.
+	Reseed(entropy *[wire.EntropySize]byte) error
+	// SetClock steps the wall clock to nanoseconds since 1970.
+	SetClock(ns int64) error
+	SetHostname(name string) error
+}
+
+// Config is what a Server needs.
+type Config struct {
+	Root     string                                // of the file operations and the account files; commands run in the agent's own
+	Cgroups  string                                // cgroup v2 directory for user processes; empty when there are no cgroups
+	Listen   func(port uint32) (fd int, err error) // opens a listening socket
+	Dir      string                                // for the runtimes' scripts; users can read it
+	Capture  string                                // for the runtimes' output; its file system limits how much there can be
+	Env      []string                              // default environment of commands, KEY=VALUE
+	Kernel   Kernel
+	Identity *Identity     // nil: a refresh changes no files
+	PowerOff func()        // called after a power-off request was answered
+	Patience time.Duration // how long processes may take to be held, and runtimes to confirm a refresh; default 5 s
+}
+
+// Server answers the host.
+type Server struct {
+	cfg      Config
+	root     *files.Root
+	accounts proc.Accounts
+	table    *proc.Table
+	users    *proc.Cgroup // commands, one cgroup each
+	runtimes *proc.Cgroup
+	warm     *warm.Manager
+	listener *quiet.Conn
+	retired  *quiet.Conn // answered, shut down, closed when the next connection comes
+
+	state sync.Mutex // serialises quiesce, resume and refresh
+
+	mu         sync.Mutex // guards what follows
+	generation uint64
+	quiesced   bool
+	running    chan struct{} // closed while not quiesced
+	failed     error         // of a refresh that cannot be tried again
+	execs      uint64
+	emptying   []*proc.Cgroup // of commands that left processes behind
+}
+
+// New prepares a server. It does not listen yet.
+func New(cfg Config) (*Server, error) {
+	if cfg.Patience == 0 {
+		cfg.Patience = 5 * time.Second
+	}
+	root, err := files.OpenRoot(cfg.Root)
+	if err != nil {
+		return nil, fmt.Errorf("opening root: %w", err)
+	}
+	s := &Server{
+		cfg:      cfg,
+		root:     root,
+		accounts: proc.Accounts{Open: root.OpenAccounts},
+		table:    proc.Children(),
+		running:  make(chan struct{}),
+	}
+	close(s.running)
+	if err := s.makeCgroups(); err != nil {
+		root.Close()
+		return nil, err
+	}
+	s.warm = warm.New(warm.Config{
+		Table: s.table, Cgroup: s.runtimes, Accounts: s.accounts, Env: cfg.Env,
+		Listen: s.listenFile, Dir: cfg.Dir, Capture: cfg.Capture, Patience: cfg.Patience, Kinds: warm.Kinds(),
+	})
+	s.table.OnOrphan(s.sweep)
+	return s, nil
+}
+
+func (s *Server) makeCgroups() (err error) {
+	if s.cfg.Cgroups == "" {
+		return nil
+	}
+	top, err := proc.OpenCgroup(s.cfg.Cgroups)
+	if err != nil {
+		return err
+	}
+	if s.users, err = proc.NewCgroup(top, "user"); err == nil {
+		s.runtimes, err = proc.NewCgroup(top, "runtime")
+	}
+	return err
+}
+
+func (s *Server) listenFile(port uint32) (*os.File, error) {
+	fd, err := s.cfg.Listen(port)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "listener"), nil
+}
+
+// Listen opens the agent's port.
+func (s *Server) Listen() error {
+	fd, err := s.cfg.Listen(wire.AgentPort)
+	if err != nil {
+		return err
+	}
+	s.listener, err = quiet.NewConn(fd, "listener")
+	return err
+}
+
+// Serve answers connections until Close. Precondition: Listen.
+func (s *Server) Serve() error {
+	for {
+		conn, err := s.listener.Accept()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
+				time.Sleep(10 * time.Millisecond) // the connection stays in the backlog until something is freed
+				continue
+			}
+			if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ECONNRESET) {
+				continue
+			}
+			return fmt.Errorf("accepting: %w", err)
+		}
+		if !s.held() {
+			s.retire(nil)
+			go s.serve(conn)
+			continue
+		}
+		s.serveHeld(conn)
+	}
+}
+
+// serveHeld answers one connection while quiesced, with no system call that wakes the runtime's monitor thread.
+func (s *Server) serveHeld(conn *quiet.Conn) {
+	// A peer that says nothing must not keep the refresh out for ever.
+	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.Patience))
+	s.session(conn).run()
+	_ = conn.Shutdown()
+	s.retire(conn)
+}
+
+// retire closes the connection that was retired before and keeps conn instead.
+func (s *Server) retire(conn *quiet.Conn) {
+	if s.retired != nil {
+		s.retired.Close()
+	}
+	s.retired = conn
+}
+
+func (s *Server) serve(conn *quiet.Conn) {
+	defer conn.Close()
+	s.session(conn).run()
+}
+
+// Close stops listening and kills the runtimes. Connections that are open end by themselves.
+func (s *Server) Close() {
+	s.warm.Close()
+	if s.listener != nil {
+		s.listener.Close()
+	}
+	s.sweep()
+	s.root.Close()
+}
+
+func (s *Server) held() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.quiesced
+}
+
+// sweep removes the cgroups of commands whose last processes have ended.
+func (s *Server) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.emptying[:0]
+	for _, c := range s.emptying {
+		if !c.Close() {
+			kept = append(kept, c)
+		}
+	}
+	clear(s.emptying[len(kept):])
+	s.emptying = kept
+}
+
+func (s *Server) info() wire.Info {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
+	s.mu.Lock()
+	info := wire.Info{
+		Agent:      Version,
+		Protocol:   wire.Version,
+		Generation: s.generation,
+		Quiesced:   s.quiesced,
+		UptimeNS:   now.Nano(),
+		Cgroups:    s.users.Real(),
+	}
+	s.mu.Unlock()
+	if b, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil && len(b) >= 36 {
+		info.BootID = string(b[:36])
+	}
+	info.Runtimes = s.warm.List()
+	return info
+}

@@ -1,0 +1,140 @@
+package guest
+
+import (
+	"bufio"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/quiet"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// session is one connection with its one operation.
+type session struct {
+	*Server
+	in  *wire.Reader
+	out *wire.Writer
+}
+
+func (s *Server) session(conn *quiet.Conn) *session {
+	// The buffer holds a refresh, so that one read gets it all.
+	return &session{s, wire.NewReader(bufio.NewReaderSize(conn, 512)), wire.NewWriter(conn)}
+}
+
+// run reads the opening frame and answers it. A connection that ends before it asks for anything is no error.
+func (s *session) run() {
+	kind, payload, err := s.in.Next()
+	if err != nil {
+		if err != io.EOF {
+			s.fail(wire.Errorf(wire.CodeBadRequest, "", "no request could be read: %v", err))
+		}
+		return
+	}
+	switch kind {
+	case wire.TypeRefresh:
+		var r wire.Refresh
+		if err = r.UnmarshalBinary(payload); err == nil {
+			err = s.refresh(&r)
+		}
+		s.done(nil, err)
+	case wire.TypeRequest:
+		r, err := wire.DecodeRequest(payload)
+		if err == nil {
+			err = s.dispatch(r)
+		}
+		if err != nil {
+			s.fail(err)
+		}
+	default:
+		s.fail(wire.Errorf(wire.CodeUnknownFrame, "", "frame type %d does not open an operation", kind))
+	}
+}
+
+// fail answers with an error. The peer may be gone already, so whether it arrives does not matter.
+func (s *session) fail(err error) { _ = s.out.JSON(wire.TypeError, wire.AsError(err)) }
+
+// done answers with v, or with err if that is not nil.
+func (s *session) done(v any, err error) {
+	switch {
+	case err != nil:
+		s.fail(err)
+	case v == nil:
+		_ = s.out.Frame(wire.TypeOK, nil)
+	default:
+		_ = s.out.JSON(wire.TypeOK, v)
+	}
+}
+
+// dispatch runs an operation. An error that it returns has not been answered yet.
+func (s *session) dispatch(r wire.Request) error {
+	if s.held() {
+		switch r.Op {
+		case wire.OpPing, wire.OpResume, wire.OpQuiesce, wire.OpPowerOff:
+		default:
+			return wire.Errorf(wire.CodeQuiesced, "", "%s: the guest is held for a snapshot: refresh or resume it first", r.Op)
+		}
+	}
+	switch r.Op {
+	case wire.OpPing:
+		return answer(s, r, func(struct{}) (any, error) { return s.info(), nil })
+	case wire.OpSync:
+		return answer(s, r, func(struct{}) (any, error) { unix.Sync(); return nil, nil })
+	case wire.OpPowerOff:
+		err := answer(s, r, func(struct{}) (any, error) { unix.Sync(); return nil, nil })
+		if err == nil && s.cfg.PowerOff != nil {
+			s.cfg.PowerOff()
+		}
+		return err
+	case wire.OpQuiesce:
+		return answer(s, r, func(struct{}) (any, error) { return s.quiesce() })
+	case wire.OpResume:
+		return answer(s, r, func(struct{}) (any, error) { return nil, s.resume() })
+	case wire.OpExec:
+		return with(r, s.exec)
+	case wire.OpRuntimeStart:
+		return answer(s, r, func(a wire.RuntimeStart) (any, error) { return s.warm.Start(a, s.disconnected()) })
+	case wire.OpRuntimeRecover:
+		return answer(s, r, func(a wire.RuntimeRecover) (any, error) { return s.warm.Recover(a, s.disconnected()) })
+	case wire.OpRuntimeInterrupt:
+		return answer(s, r, func(a wire.RuntimeInterrupt) (any, error) {
+			delivered, err := s.warm.Interrupt(a)
+			return wire.RuntimeInterrupted{Delivered: delivered}, err
+		})
+	}
+	return s.dispatchFile(r)
+}
+
+// with decodes the arguments of a request and calls f with them.
+func with[A any](r wire.Request, f func(A) error) error {
+	var args A
+	if err := r.DecodeArgs(&args); err != nil {
+		return err
+	}
+	return f(args)
+}
+
+// answer is with for an operation that has one reply.
+func answer[A any](s *session, r wire.Request, f func(A) (any, error)) error {
+	return with(r, func(args A) error {
+		reply, err := f(args)
+		if err == nil {
+			s.done(reply, nil)
+		}
+		return err
+	})
+}
+
+// disconnected returns a channel that is closed when the client ends the connection. Nothing else may read from it.
+func (s *session) disconnected() <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			if _, _, err := s.in.Next(); err != nil {
+				return
+			}
+		}
+	}()
+	return gone
+}

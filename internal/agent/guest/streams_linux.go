@@ -1,0 +1,195 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// firstBuffer is what a stream begins with; most commands write less, and memory that is not touched is not copied in a
+// forked machine.
+const firstBuffer = 4 << 10
+
+// output carries one stream of a command to the client.
+type output struct {
+	kind   wire.Type
+	pipe   *os.File
+	limit  int64 // bytes to pass on; 0: all
+	out    *wire.Writer
+	done   chan struct{} // closed when everything has been passed on; total is settled then
+	total  int64
+	broken bool // the client has left
+}
+
+func newOutput(kind wire.Type, pipe *os.File, limit int64, out *wire.Writer) *output {
+	return &output{kind: kind, pipe: pipe, limit: limit, out: out, done: make(chan struct{})}
+}
+
+// cut reports whether the limit has swallowed anything.
+func (o *output) cut() bool { return o.limit > 0 && o.total > o.limit }
+
+// run passes output on until the pipe ends or finish sets its deadline. After that it goes on reading without passing
+// anything on, so that a process in the background neither stops nor dies when it writes.
+func (o *output) run() {
+	defer o.pipe.Close()
+	buf := make([]byte, wire.HeaderSize+firstBuffer)
+	for {
+		n, err := o.pipe.Read(buf[wire.HeaderSize:])
+		o.pass(buf[:wire.HeaderSize+max(n, 0)])
+		if n == len(buf)-wire.HeaderSize && n < wire.MaxData {
+			buf = make([]byte, wire.HeaderSize+min(4*n, wire.MaxData))
+		}
+		if err == nil {
+			continue
+		}
+		expired := errors.Is(err, os.ErrDeadlineExceeded)
+		if expired {
+			o.sweep(buf)
+		}
+		close(o.done)
+		if expired {
+			discard(o.pipe, buf)
+		}
+		return
+	}
+}
+
+// pass sends the payload in frame, up to the limit.
+func (o *output) pass(frame []byte) {
+	n := int64(len(frame) - wire.HeaderSize)
+	room := n
+	if o.limit > 0 {
+		room = min(n, max(0, o.limit-o.total))
+	}
+	o.total += n
+	if room > 0 && !o.broken {
+		o.broken = o.out.Filled(o.kind, frame[:wire.HeaderSize+room]) != nil
+	}
+}
+
+// sweep passes on what was in the pipe when the deadline came; the main process may have written it. It ends also when
+// something keeps filling the pipe.
+func (o *output) sweep(buf []byte) {
+	_ = o.pipe.SetReadDeadline(time.Time{})
+	raw, err := o.pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	for most := 1 << 20; most > 0; {
+		n := 0
+		err := raw.Read(func(fd uintptr) bool {
+			n, _ = unix.Read(int(fd), buf[wire.HeaderSize:])
+			return true // never wait
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		o.pass(buf[:wire.HeaderSize+n])
+		most -= n
+	}
+}
+
+// finish gives the stream a last moment and returns when all has been passed on.
+func (o *output) finish() {
+	_ = o.pipe.SetReadDeadline(time.Now().Add(drainGrace))
+	<-o.done
+}
+
+func discard(pipe *os.File, buf []byte) {
+	for {
+		if _, err := pipe.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// stdin carries what the client sends to a command. It holds at most wire.StdinWindow bytes.
+type stdin struct {
+	pipe *os.File
+	out  *wire.Writer
+
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond
+	data    []byte
+	writing int // bytes taken from data and not yet credited
+	ended   bool
+}
+
+func newStdin(pipe *os.File, out *wire.Writer) *stdin {
+	s := &stdin{pipe: pipe, out: out}
+	s.changed.L = &s.mu
+	return s
+}
+
+// put adds data. It never blocks; a client that exceeds its window has broken the protocol.
+func (s *stdin) put(p []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return wire.Errorf(wire.CodeBadRequest, "stdin", "data after the end of standard input")
+	case len(s.data)+s.writing+len(p) > wire.StdinWindow:
+		return wire.Errorf(wire.CodeBadRequest, "stdin", "more than the window of %d bytes was sent without waiting for credit", wire.StdinWindow)
+	}
+	s.data = append(s.data, p...)
+	s.changed.Signal()
+	return nil
+}
+
+// end marks the end of the data.
+func (s *stdin) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.changed.Signal()
+}
+
+// close makes the command's end of the pipe see the end of the data at once.
+func (s *stdin) close() {
+	s.end()
+	s.pipe.Close()
+}
+
+// run writes to the pipe and tells the client what it may send more. A command that does not want its input is no error:
+// the rest is taken and dropped.
+func (s *stdin) run() {
+	defer s.pipe.Close()
+	refused := false
+	for {
+		data := s.take()
+		if data == nil {
+			return
+		}
+		if !refused {
+			_, err := s.pipe.Write(data)
+			refused = err != nil
+		}
+		var credit [4]byte
+		binary.LittleEndian.PutUint32(credit[:], uint32(len(data)))
+		s.mu.Lock()
+		s.writing = 0
+		s.mu.Unlock()
+		_ = s.out.Frame(wire.TypeCredit, credit[:]) // a client that has left needs no credit
+	}
+}
+
+// take waits for data and returns it, or nil at the end.
+func (s *stdin) take() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.data) == 0 && !s.ended {
+		s.changed.Wait()
+	}
+	if len(s.data) == 0 {
+		return nil
+	}
+	data := s.data
+	s.data, s.writing = nil, len(data)
+	return data
+}

@@ -1,0 +1,143 @@
+package quiet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a non-blocking socket or pipe.
+type Conn struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+// NewConn takes over a descriptor, which becomes non-blocking.
+func NewConn(fd int, name string) (*Conn, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return wrap(fd, name)
+}
+
+// wrap takes over a descriptor that is non-blocking already.
+func wrap(fd int, name string) (*Conn, error) {
+	file := os.NewFile(uintptr(fd), name)
+	raw, err := file.SyscallConn()
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return &Conn{file, raw}, nil
+}
+
+// Read reads what is there, or waits for something.
+func (c *Conn) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	var errno unix.Errno
+	err = c.raw.Read(func(fd uintptr) bool {
+		n, errno = retry(func() (int, unix.Errno) { return read(fd, p) })
+		return errno != unix.EAGAIN
+	})
+	switch {
+	case err != nil:
+		return 0, ended(err)
+	case errno != 0:
+		return 0, os.NewSyscallError("read", errno)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write writes all of p. A peer that has gone is an error, not a signal.
+func (c *Conn) Write(p []byte) (done int, err error) {
+	for done < len(p) {
+		var n int
+		var errno unix.Errno
+		err = c.raw.Write(func(fd uintptr) bool {
+			n, errno = retry(func() (int, unix.Errno) { return write(fd, p[done:]) })
+			return errno != unix.EAGAIN
+		})
+		if err != nil {
+			return done, ended(err)
+		}
+		if errno != 0 {
+			return done, os.NewSyscallError("write", errno)
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// Accept accepts a connection on a listening socket.
+func (c *Conn) Accept() (*Conn, error) {
+	var fd int
+	var errno unix.Errno
+	err := c.raw.Read(func(listener uintptr) bool {
+		fd, errno = retry(func() (int, unix.Errno) { return accept(listener) })
+		return errno != unix.EAGAIN
+	})
+	if err != nil {
+		return nil, ended(err)
+	}
+	if errno != 0 {
+		return nil, os.NewSyscallError("accept", errno)
+	}
+	return wrap(fd, "connection")
+}
+
+// Shutdown ends the connection in both directions without releasing the descriptor.
+func (c *Conn) Shutdown() error {
+	var errno unix.Errno
+	if err := c.raw.Control(func(fd uintptr) { errno = shutdown(fd) }); err != nil {
+		return err
+	}
+	if errno != 0 {
+		return os.NewSyscallError("shutdown", errno)
+	}
+	return nil
+}
+
+// PeerGone reports whether the other side of a socket is closed.
+func (c *Conn) PeerGone() bool {
+	gone := true
+	_ = c.raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(fds, 0)
+		gone = err == nil && n == 1 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return gone
+}
+
+// SetReadDeadline makes Read and Accept fail with os.ErrDeadlineExceeded after t; the zero time means never.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.file.SetReadDeadline(t) }
+
+// Close releases the descriptor. It is an ordinary system call.
+func (c *Conn) Close() error { return c.file.Close() }
+
+// ended names the error of a wait in the poller, which the standard library leaves without one: a deadline, or else that
+// the descriptor was closed meanwhile.
+func ended(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", os.ErrClosed, err)
+}
+
+// retry repeats a system call that a signal interrupted.
+func retry(call func() (int, unix.Errno)) (int, unix.Errno) {
+	for {
+		if n, errno := call(); errno != unix.EINTR {
+			return n, errno
+		}
+	}
+}

@@ -1,0 +1,75 @@
+//go:build linux
+
+package quiet
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func read(fd uintptr, p []byte) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+	return int(n), errno
+}
+
+func write(fd uintptr, p []byte) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+	return int(n), errno
+}
+
+func pwrite(fd uintptr, p []byte, offset int64) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_PWRITE64, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(offset), 0, 0)
+	return int(n), errno
+}
+
+func ftruncate(fd uintptr, size int64) unix.Errno {
+	_, _, errno := syscall.RawSyscall(unix.SYS_FTRUNCATE, fd, uintptr(size), 0)
+	return errno
+}
+
+func accept(fd uintptr) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, fd, 0, 0, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0, 0)
+	return int(n), errno
+}
+
+func shutdown(fd uintptr) unix.Errno {
+	_, _, errno := syscall.RawSyscall(unix.SYS_SHUTDOWN, fd, unix.SHUT_RDWR, 0)
+	return errno
+}
+
+func ioctl(fd uintptr, request uintptr, arg unsafe.Pointer) unix.Errno {
+	_, _, errno := syscall.RawSyscall(unix.SYS_IOCTL, fd, request, uintptr(arg))
+	return errno
+}
+
+// poolInfo is struct rand_pool_info of <linux/random.h> with room for one refresh.
+type poolInfo struct {
+	entropyBits int32
+	size        int32
+	buf         [64]byte
+}
+
+func addEntropy(fd uintptr, entropy *[64]byte) unix.Errno {
+	info := poolInfo{entropyBits: 8 * int32(len(entropy)), size: int32(len(entropy)), buf: *entropy}
+	return ioctl(fd, unix.RNDADDENTROPY, unsafe.Pointer(&info))
+}
+
+func reseed(fd uintptr) unix.Errno { return ioctl(fd, unix.RNDRESEEDCRNG, nil) }
+
+func getrandom(p []byte) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.GRND_NONBLOCK)
+	return int(n), errno
+}
+
+func setClock(ns int64) unix.Errno {
+	ts := unix.NsecToTimespec(ns)
+	_, _, errno := syscall.RawSyscall(unix.SYS_CLOCK_SETTIME, unix.CLOCK_REALTIME, uintptr(unsafe.Pointer(&ts)), 0)
+	return errno
+}
+
+func setHostname(name string) unix.Errno {
+	_, _, errno := syscall.RawSyscall(unix.SYS_SETHOSTNAME, uintptr(unsafe.Pointer(unsafe.StringData(name))), uintptr(len(name)), 0)
+	return errno
+}

@@ -1,0 +1,249 @@
+package warm
+
+import (
+	_ "embed"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent/proc"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+//go:embed python.py
+var pythonScript []byte
+
+// Kind is a language.
+type Kind struct {
+	Program string   // interpreter, found in PATH
+	Args    []string // before the script's path
+	Script  []byte
+	File    string // name that the script gets, also shown by ps
+}
+
+// Kinds are the known languages.
+func Kinds() map[string]Kind {
+	return map[string]Kind{
+		// UTF-8 mode, so that the locale of the image does not matter.
+		"python": {Program: "python3", Args: []string{"-X", "utf8"}, Script: pythonScript, File: "python.py"},
+	}
+}
+
+// Config is what a Manager needs.
+type Config struct {
+	Table    *proc.Table
+	Cgroup   *proc.Cgroup // parent of the runtimes' cgroups; nil when there are none
+	Accounts proc.Accounts
+	Env      []string                            // default environment
+	Listen   func(port uint32) (*os.File, error) // opens a blocking listening socket
+	Dir      string                              // for scripts; must be readable by every user
+	Capture  string                              // for captured output; its file system limits how much there can be
+	Patience time.Duration                       // how long a runtime may take to hold, or to answer when it is released
+	Kinds    map[string]Kind
+}
+
+// Manager owns the warm runtimes of a guest.
+type Manager struct {
+	cfg Config
+
+	launches atomic.Uint64 // names the runtimes' cgroups
+
+	mu       sync.Mutex     // guards what follows; may be taken under Runtime.mu
+	former   []*proc.Cgroup // of processes that have ended, while programs that they started live on
+	runtimes []*Runtime     // in the order of their start; replaced, never changed
+}
+
+// New returns a Manager without runtimes.
+func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// Start starts a runtime and returns when it is warm. Closing cancel kills it before that. The error is a *wire.Error; the
+// name is free again then.
+func (m *Manager) Start(req wire.RuntimeStart, cancel <-chan struct{}) (wire.RuntimeInfo, error) {
+	r, err := m.add(req)
+	if err != nil {
+		return wire.RuntimeInfo{}, err
+	}
+	r.op.Lock()
+	defer r.op.Unlock()
+	if err := r.launch(cancel); err != nil {
+		m.mu.Lock()
+		m.runtimes = slices.DeleteFunc(slices.Clone(m.runtimes), func(x *Runtime) bool { return x == r })
+		m.mu.Unlock()
+		return wire.RuntimeInfo{}, err
+	}
+	return r.Info(), nil
+}
+
+// add validates a request and reserves its name and port.
+func (m *Manager) add(req wire.RuntimeStart) (*Runtime, error) {
+	if req.Kind == "" {
+		req.Kind = req.Name
+	}
+	if req.Port == 0 {
+		req.Port = wire.RuntimePort
+	}
+	if !validName.MatchString(req.Name) {
+		return nil, wire.Errorf(wire.CodeBadRequest, "name", "runtime name %q must be 1 to 64 letters, digits, '_' or '-'", req.Name)
+	}
+	kind, known := m.cfg.Kinds[req.Kind]
+	if !known {
+		return nil, wire.Errorf(wire.CodeBadRequest, "kind", "there is no kind of runtime called %q", req.Kind)
+	}
+	for _, module := range req.Imports {
+		if strings.ContainsAny(module, "\n;") {
+			return nil, wire.Errorf(wire.CodeBadRequest, "imports", "%q is not a module", module)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.runtimes {
+		if r.req.Name == req.Name || r.req.Port == req.Port {
+			return nil, wire.Errorf(wire.CodeExists, "name", "runtime %q on port %d exists", r.req.Name, r.req.Port)
+		}
+	}
+	r := newRuntime(m, req, kind)
+	m.runtimes = append(slices.Clone(m.runtimes), r)
+	return r, nil
+}
+
+func (m *Manager) find(name string) (*Runtime, error) {
+	for _, r := range m.all() {
+		if r.req.Name == name {
+			return r, nil
+		}
+	}
+	return nil, wire.Errorf(wire.CodeNotFound, "name", "there is no runtime %q", name)
+}
+
+func (m *Manager) all() []*Runtime {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.runtimes
+}
+
+// List describes the runtimes.
+func (m *Manager) List() []wire.RuntimeInfo {
+	var infos []wire.RuntimeInfo
+	for _, r := range m.all() {
+		infos = append(infos, r.Info())
+	}
+	return infos
+}
+
+// Interrupt interrupts the evaluation with the given id and reports whether it was running.
+func (m *Manager) Interrupt(req wire.RuntimeInterrupt) (bool, error) {
+	r, err := m.find(req.Name)
+	if err != nil {
+		return false, err
+	}
+	return r.interrupt(req.Eval)
+}
+
+// Recover returns when the runtime answers, having started it again if it was lost or if the request says so.
+func (m *Manager) Recover(req wire.RuntimeRecover, cancel <-chan struct{}) (wire.RuntimeInfo, error) {
+	r, err := m.find(req.Name)
+	if err != nil {
+		return wire.RuntimeInfo{}, err
+	}
+	r.op.Lock()
+	defer r.op.Unlock()
+	if r.alive() {
+		if !req.Kill || r.Info().Starts != req.Starts {
+			return r.Info(), nil
+		}
+		r.kill()
+	}
+	if err := r.launch(cancel); err != nil {
+		return wire.RuntimeInfo{}, err
+	}
+	return r.Info(), nil
+}
+
+// Hold brings every living runtime to a point where none of its code runs. When it fails, none is held.
+func (m *Manager) Hold() error {
+	deadline := time.Now().Add(m.cfg.Patience)
+	err := m.each(func(r *Runtime) error { return r.hold(deadline) })
+	if err != nil {
+		_ = m.Order(false)
+		_ = m.Await()
+	}
+	return err
+}
+
+// Order tells every held runtime to go on, reseeded or not. They do when they are thawed.
+func (m *Manager) Order(reseed bool) error {
+	return m.each(func(r *Runtime) error { return r.order(reseed) })
+}
+
+// Await returns when every runtime that was told to go on has said that it does.
+func (m *Manager) Await() error {
+	deadline := time.Now().Add(m.cfg.Patience)
+	return m.each(func(r *Runtime) error { return r.await(deadline) })
+}
+
+// each calls f for every runtime under its op lock, until one fails.
+func (m *Manager) each(f func(*Runtime) error) error {
+	for _, r := range m.all() {
+		r.op.Lock()
+		err := f(r)
+		r.op.Unlock()
+		if err != nil {
+			return wire.Errorf(wire.AsError(err).Code, "runtime "+r.req.Name, "runtime %s: %v", r.req.Name, err)
+		}
+	}
+	return nil
+}
+
+// Processes counts what lives in the runtimes' cgroups besides idle runtimes.
+func (m *Manager) Processes() (int, error) {
+	count, err := m.leftBehind()
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range m.all() {
+		n, err := r.processes()
+		if err != nil {
+			return 0, err
+		}
+		count += n
+	}
+	return count, nil
+}
+
+func (m *Manager) leftBehind() (count int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.former {
+		pids, err := c.PIDs()
+		if err != nil {
+			return 0, err
+		}
+		count += len(pids)
+	}
+	return count, nil
+}
+
+// retire takes over the cgroup of a process that has ended, and removes those that have become empty.
+func (m *Manager) retire(c *proc.Cgroup) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.former = slices.DeleteFunc(append(m.former, c), (*proc.Cgroup).Close)
+}
+
+// Close kills every runtime.
+func (m *Manager) Close() {
+	for _, r := range m.all() {
+		r.op.Lock()
+		if r.alive() {
+			r.kill()
+		}
+		r.discard()
+		r.op.Unlock()
+	}
+}

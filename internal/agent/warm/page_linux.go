@@ -1,0 +1,98 @@
+package warm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/quiet"
+)
+
+// Layout of the shared page; the package comment explains it.
+const (
+	offCommand  = 0
+	offState    = 1
+	offGo       = 2
+	offCurrent  = 8
+	offTarget   = 16
+	offSequence = 24
+	offSeed     = 64
+	seedSize    = 2560
+	pageSize    = 4096
+
+	commandNone      = 0
+	commandHold      = 1
+	commandInterrupt = 2
+
+	// commandSignal tells a runtime to look at its command. Interpreters and their libraries leave real-time signals in
+	// this range alone.
+	commandSignal = unix.Signal(60)
+)
+
+// page is the agent's side of the shared page.
+type page struct {
+	file *os.File
+	io   *quiet.File
+}
+
+func newPage() (*page, error) {
+	fd, err := unix.MemfdCreate("forkd-runtime", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making shared page: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "shared page")
+	if err := file.Truncate(pageSize); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("making shared page: %w", err)
+	}
+	return &page{file, quiet.FileOf(file)}, nil
+}
+
+func (p *page) close() { p.file.Close() }
+
+func (p *page) state() (byte, error) {
+	var b [1]byte
+	err := p.io.ReadAt(b[:], offState)
+	return b[0], err
+}
+
+func (p *page) current() uint64 {
+	var b [8]byte
+	if p.io.ReadAt(b[:], offCurrent) != nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+func (p *page) put(offset int64, v uint64) error {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], v)
+	return p.io.WriteAt(b[:], offset)
+}
+
+// command sets the command and, for a hold, clears what an earlier one left.
+func (p *page) command(c byte) error {
+	if c == commandInterrupt || c == commandNone {
+		return p.io.WriteAt([]byte{c}, offCommand)
+	}
+	return p.io.WriteAt([]byte{c, 0, 0, 0}, offCommand)
+}
+
+// release ends a hold. With a seed, the runtime's generators get new states that are expanded from it.
+func (p *page) release(seed *[32]byte, stream *rand.ChaCha8, buf []byte) error {
+	order := [2]byte{1, 0}
+	if seed != nil {
+		stream.Seed(*seed)
+		if _, err := stream.Read(buf); err != nil {
+			return err
+		}
+		if err := p.io.WriteAt(buf, offSeed); err != nil {
+			return err
+		}
+		order[1] = 1
+	}
+	return p.io.WriteAt(order[:], offGo)
+}

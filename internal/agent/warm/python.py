@@ -1,0 +1,535 @@
+"""Warm Python: evaluates code that the host sends, in one namespace that lives as long as the process.
+
+Started by the guest agent with descriptors 0 = /dev/null, 1 and 2 = append-only capture files, 3 = control socket to the
+agent, 4 = page shared with the agent, 5 = listening socket for the host. docs/agent-protocol.md describes the frames and
+the page.
+
+Every forked child pays for what runs here, so an evaluation uses few system calls, no threads, and one receive buffer.
+"""
+import builtins
+
+# Functions look builtins up in this private copy, so that user code may spoil its own without spoiling the server.
+__builtins__ = dict(vars(builtins))
+
+import _random, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, os, re, select, signal, socket
+import struct, sys, traceback, types
+
+# Frame types and limits, as in package wire.
+OK, ERROR, STDOUT, STDERR, EVAL, RESULT = 3, 4, 18, 19, 48, 49
+MAX_FRAME = 16 << 20
+MAX_DATA = 64 << 10
+HEADER = struct.Struct("<IB")
+
+# Defaults and ceilings, in bytes. Value, repr and error share one result frame.
+MAX_OUTPUT = 1 << 20
+MAX_VALUE, VALUE_CEILING = 4 << 20, 8 << 20
+MAX_REPR, REPR_CEILING = 64 << 10, 1 << 20
+MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
+
+# The shared page, as in package warm.
+COMMAND, STATE, GO, RESEED = 0, 1, 2, 3
+CURRENT, TARGET, SEQUENCE = slice(8, 16), slice(16, 24), slice(24, 32)
+SEED_RANDOM, SEED_SSL, SEED_NUMPY = slice(64, 96), slice(96, 128), slice(128, 128 + 2496)
+HOLD, INTERRUPT = 1, 2
+SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
+
+SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
+BIG_DIGITS = re.compile(rb"\d{16}")
+PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
+
+
+def private(fd):
+    """Moves a descriptor up and keeps child processes from inheriting it."""
+    new = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+    os.close(fd)
+    return new
+
+
+class Capture:
+    """What lies behind a standard stream. Output beyond the limit is counted and dropped, never an error."""
+
+    def __init__(self, name, fd):
+        self.name = name
+        self.fd = fd
+        self.file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+        self.limit = MAX_OUTPUT
+        self.passed = 0  # bytes that the stream gave to the file since the last take
+        self.dropped = 0
+        self.open()
+
+    def open(self):
+        """Makes the stream that user code sees."""
+        stream = io.TextIOWrapper(io.BufferedWriter(Bottom(self)), "utf-8", "surrogateescape", line_buffering=True)
+        setattr(sys, self.name, stream)
+
+    def write(self, data):
+        size = len(data)
+        data = data[: max(self.limit - self.passed, 0)]
+        self.dropped += size - len(data)
+        while data:
+            try:
+                written = os.write(self.fd, data)
+            except OSError:
+                # The file is full, or user code closed or redirected our descriptor.
+                self.mend()
+                self.dropped += len(data)
+                break
+            self.passed += written
+            data = data[written:]
+        return size
+
+    def mend(self):
+        """Puts the capture file back in its place if user code has closed the descriptor."""
+        try:
+            os.get_inheritable(self.fd)
+        except OSError:
+            os.dup2(self.file, self.fd)
+
+    def flush(self):
+        """Flushes the stream, also one that user code put in its place, and replaces it if it is broken."""
+        try:
+            stream = getattr(sys, self.name)
+            stream.flush()
+            broken = stream.closed
+        except BaseException:
+            broken = True
+        if broken:
+            self.open()
+
+    def take(self):
+        """Returns what was written since the last call, how much it was in all, and whether some is missing."""
+        self.flush()
+        self.mend()
+        size = os.lseek(self.file, 0, os.SEEK_END)
+        total = size + self.dropped
+        if total == 0:
+            return b"", 0, False
+        data = b""
+        if size:
+            data = os.pread(self.file, min(size, self.limit), 0)
+            os.ftruncate(self.file, 0)
+        self.passed = self.dropped = 0
+        return data, total, len(data) < total
+
+
+class Bottom(io.RawIOBase):
+    """The lowest layer of a captured stream. Closing it closes nothing."""
+
+    def __init__(self, capture):
+        self.capture = capture
+
+    def fileno(self):
+        return self.capture.fd
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        return self.capture.write(memoryview(data).cast("B"))
+
+
+class Omitted(Exception):
+    """Carries the reason why a value does not travel as JSON."""
+
+
+def fits(value):
+    """Reports whether every integer in plain JSON data is one that every reader keeps."""
+    kind = type(value)
+    if kind is int:
+        return -SAFE_INT <= value <= SAFE_INT
+    if kind is list:
+        return all(map(fits, value))
+    if kind is dict:
+        return all(map(fits, value.values()))
+    return True
+
+
+# The C functions behind json.dumps and json.loads; what the module puts before them costs more than they do.
+quote = json.encoder.encode_basestring
+decode = json.JSONDecoder().scan_once
+
+
+def refuse_type(value):
+    raise TypeError(f"{type(value).__name__} is no JSON type")
+
+
+def encode(value):
+    return "".join(json.encoder.c_make_encoder({}, refuse_type, quote, None, ":", ",", False, False, False)(value, 0))
+
+
+def quoted(text):
+    return quote(text).encode("utf-8", "backslashreplace")
+
+
+def to_json(value, limit):
+    """Returns the value as JSON if reading that back yields an equal value of the same types, else raises Omitted."""
+    kind = type(value)
+    if kind is int:
+        if not -SAFE_INT <= value <= SAFE_INT:
+            raise Omitted("not_json")
+        return b"%d" % value
+    if kind is str and len(value) > limit:
+        raise Omitted("too_large")
+    try:
+        text = encode(value)
+        data = text.encode()
+        faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
+        if faithful and BIG_DIGITS.search(data):
+            faithful = fits(value)
+    except (TypeError, ValueError, RecursionError):
+        # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
+        raise Omitted("not_json") from None
+    if not faithful:
+        raise Omitted("not_json")
+    if len(data) > limit:
+        raise Omitted("too_large")
+    return data
+
+
+def render(value, request):
+    """Returns the members of the result that describe a value."""
+    kind = type(value)
+    text = repr(value)
+    limit = min(request.get("max_repr") or MAX_REPR, REPR_CEILING)
+    parts = [b',"type":', quoted(kind_name(kind)), b',"repr":', quoted(text[:limit])]
+    if len(text) > limit:
+        parts.append(b',"repr_cut":true')
+    try:
+        parts += b',"value":', to_json(value, min(request.get("max_value") or MAX_VALUE, VALUE_CEILING))
+    except Omitted as reason:
+        parts.append(b',"value_omitted":"%s"' % str(reason).encode())
+    return b"".join(parts)
+
+
+def kind_name(kind):
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def shorten(text):
+    if len(text) <= 2 * MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}\n… {len(text) - 2 * MAX_TEXT} characters left out …\n{text[-MAX_TEXT:]}"
+
+
+def describe(error, interrupted):
+    """Returns an exception as the JSON of an EvalError. User code's exceptions may fail at being described."""
+    try:
+        message = str(error)
+    except BaseException as e:
+        message = f"<the message could not be made: {type(e).__name__}>"
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    try:
+        trace = "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException as e:
+        trace = f"<the traceback could not be made: {type(e).__name__}>\n"
+    body = {"type": kind_name(type(error)), "message": shorten(message), "traceback": shorten(trace)}
+    if isinstance(error, SystemExit):
+        code = error.code
+        body["exit_code"] = code & 0xFF if isinstance(code, int) else 0 if code is None else 1
+    if interrupted and isinstance(error, KeyboardInterrupt):
+        body["interrupted"] = True
+    return encode(body).encode("utf-8", "backslashreplace")
+
+
+class Runtime:
+    """The namespace, the streams and the connections."""
+
+    def __init__(self, control, page, listener):
+        self.control = control
+        self.page = page
+        self.current = page[CURRENT].cast("Q")  # id of the running evaluation, 0 for none; the agent reads it
+        self.target = page[TARGET].cast("Q")  # id of the evaluation that the agent wants interrupted
+        self.listener = listener
+        self.count = 0  # of evaluations, for the names of their code
+        self.interrupted = False
+        self.forked = False
+        self.buffer = bytearray(MAX_DATA)
+        self.sources = collections.deque()
+        self.stdout, self.stderr = Capture("stdout", 1), Capture("stderr", 2)
+        main = types.ModuleType("__main__")
+        main.__builtins__ = builtins
+        sys.modules["__main__"] = main
+        self.namespace = main.__dict__
+
+    # Evaluation.
+
+    def run(self, code, name):
+        """Runs code; returns a tuple with the value of its last expression, or an empty one."""
+        try:
+            compiled = compile(code.lstrip(" \t"), name, "eval")
+        except SyntaxError:
+            compiled = None  # statements, or really wrong; leave this block so that the error to come has no context
+        if compiled is not None:
+            return (eval(compiled, self.namespace),)
+        self.remember(code, name)
+        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST)
+        last = tree.body[-1] if tree.body else None
+        if type(last) is not ast.Expr:
+            exec(compile(tree, name, "exec"), self.namespace)
+            return ()
+        tree.body.pop()
+        if tree.body:
+            exec(compile(tree, name, "exec"), self.namespace)
+        return (eval(compile(ast.Expression(last.value), name, "eval"), self.namespace),)
+
+    def remember(self, code, name):
+        """Keeps source text, so that a traceback can show lines of functions defined earlier."""
+        linecache.cache[name] = len(code), None, code.splitlines(True), name
+        self.sources.append(name)
+        if len(self.sources) > 256:
+            linecache.cache.pop(self.sources.popleft(), None)
+
+    def evaluate(self, request):
+        """Evaluates a request and returns the frames of the answer."""
+        number = request["id"]
+        self.count += 1
+        name = f"<eval-{self.count}>"
+        self.interrupted = False
+        self.stdout.limit = self.stderr.limit = request.get("max_output") or MAX_OUTPUT
+        try:
+            self.current[0] = number  # from here to the next assignment an interrupt raises KeyboardInterrupt
+            value = self.run(request["code"], name)
+            body = render(value[0], request) if value else b""
+            self.current[0] = 0
+        except BaseException as error:
+            self.current[0] = 0
+            linecache.cache.setdefault(name, (0, None, request["code"].splitlines(True), name))
+            body = b',"error":' + describe(error, self.interrupted)
+            if name not in self.sources:
+                linecache.cache.pop(name, None)
+        value = None
+        if self.forked:
+            # User code called os.fork and came back here in the child. It ends as a script would.
+            self.stdout.flush()
+            os._exit(1 if body.startswith(b',"error"') else 0)
+        return self.answer(number, body)
+
+    def answer(self, number, body):
+        frames = []
+        self.mend_stdin()
+        for kind, capture in (STDOUT, self.stdout), (STDERR, self.stderr):
+            member = capture.name.encode()
+            data, total, cut = capture.take()
+            for start in range(0, len(data), MAX_DATA):
+                piece = data[start : start + MAX_DATA]
+                frames += HEADER.pack(len(piece), kind), piece
+            if total:
+                body += b',"%s_bytes":%d' % (member, total)
+            if cut:
+                body += b',"%s_cut":true' % member
+        body = b'{"id":%d%s}' % (number, body)
+        frames += HEADER.pack(len(body), RESULT), body
+        return b"".join(frames)
+
+    def mend_stdin(self):
+        try:
+            os.get_inheritable(0)
+        except OSError:
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+
+    # Connections.
+
+    def serve(self):
+        poller = select.poll()
+        poller.register(self.listener, select.POLLIN)
+        connections = {}
+        while True:
+            for fd, _ in poller.poll():
+                if fd == self.listener.fileno():
+                    connection = self.listener.accept()[0]
+                    connections[connection.fileno()] = connection
+                    poller.register(connection, select.POLLIN)
+                elif not self.step(connections[fd]):
+                    poller.unregister(fd)
+                    connections.pop(fd).close()
+                    del connection
+
+    def step(self, connection):
+        """Reads what has arrived and answers the requests in it. Returns False when the connection is done with."""
+        try:
+            received = connection.recv_into(self.buffer)
+            if not received:
+                return False
+            data = self.buffer[:received]
+            while data:
+                size = 5 + HEADER.unpack_from(data)[0] if len(data) >= 5 else 5
+                if size > MAX_FRAME + 5:
+                    return self.refuse(connection, "bad_request", "frame is larger than the protocol allows")
+                if len(data) < size:
+                    more = connection.recv(1 << 20)
+                    if not more:
+                        return False
+                    data += more
+                    continue
+                if not self.handle(connection, data[4], data[5:size]):
+                    return False
+                del data[:size]
+            return True
+        except OSError:
+            return False
+
+    def handle(self, connection, kind, payload):
+        if kind != EVAL:
+            return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
+        try:
+            request, _ = decode(str(payload, "utf-8"), 0)
+            valid = type(request["code"]) is str and type(request["id"]) is int and 0 < request["id"] < 2**64
+            unknown = request.keys() - {"id", "code", "max_output", "max_value", "max_repr"}
+            limits = [request.get(k, 0) for k in ("max_output", "max_value", "max_repr")]
+            if not valid or unknown or not all(type(n) is int and n >= 0 for n in limits):
+                raise ValueError("missing, malformed or unknown members")
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as e:
+            return self.refuse(connection, "bad_request", f"evaluation request is not readable: {e!r}")
+        connection.sendall(self.evaluate(request))
+        return True
+
+    def refuse(self, connection, code, message):
+        body = json.dumps({"code": code, "message": message}).encode()
+        connection.sendall(HEADER.pack(len(body), ERROR) + body)
+        return False
+
+    # Commands of the agent.
+
+    def on_signal(self, number, frame):
+        if self.forked:
+            return
+        command = self.page[COMMAND]
+        self.page[COMMAND] = 0
+        if command == HOLD:
+            self.hold()
+        elif command == INTERRUPT and self.current[0] and self.current[0] == self.target[0]:
+            self.interrupted = True
+            raise KeyboardInterrupt
+
+    def on_sigint(self, number, frame):
+        if self.current[0]:
+            raise KeyboardInterrupt
+
+    def hold(self):
+        """Waits for the agent's word, and reseeds if it says so, before any Python code of any thread can run.
+
+        The interpreter lock is given up between bytecodes and in blocking calls. So everything between the mark that we
+        hold and the mark that we are done is one call of a C function that drives C iterators: no other thread runs until
+        it is over. The agent freezes the process while it spins.
+        """
+        gc.collect()
+        gc.freeze()
+        page = self.page
+        collections.deque(
+            itertools.chain(
+                map(page.__setitem__, (STATE,), (1,)),
+                iter(functools.partial(page.__getitem__, GO), 1),
+                map(functools.partial.__call__, itertools.compress(reseed_steps(page), map(page.__getitem__, itertools.repeat(RESEED)))),
+                map(page.__setitem__, (GO, STATE), (0, 0)),
+            ),
+            0,
+        )
+        self.control.sendall(HEADER.pack(8, OK) + bytes(page[SEQUENCE]))
+
+    def after_fork(self):
+        """In a child that user code forked: it must neither serve nor keep the host's connections open."""
+        self.forked = True
+        self.control.close()
+        self.listener.close()
+
+
+def chained(function, *arguments):
+    """A step that computes function(*arguments) in C; each argument is an iterator that yields it when the step runs."""
+    return functools.partial(collections.deque, map(function, *arguments), 0)
+
+
+def seed(page, where):
+    return map(page.__getitem__, (where,))
+
+
+def reseed_steps(page):
+    """Returns callables that give the process's random generators new states from the seed in the page."""
+    steps = []
+    modules = sys.modules
+    if "random" in modules:
+        instance = modules["random"]._inst
+        steps.append(chained(functools.partial(_random.Random.seed, instance), map(int.from_bytes, seed(page, SEED_RANDOM), ("little",))))
+        steps.append(functools.partial(setattr, instance, "gauss_next", None))
+    if "numpy.random.mtrand" in modules:
+        steps += numpy_steps(page, modules["numpy.random.mtrand"]._rand)
+    if "_ssl" in modules:
+        steps.append(chained(modules["_ssl"].RAND_add, map(bytes, seed(page, SEED_SSL)), (32.0,)))
+    if "uuid" in modules:
+        # The C library's time-based generator keeps a clock sequence that cannot be reset; the Python one draws it anew.
+        for name in "_node", "_last_timestamp", "_generate_time_safe":
+            steps.append(functools.partial(setattr, modules["uuid"], name, None))
+    if "tempfile" in modules:
+        steps.append(functools.partial(setattr, modules["tempfile"], "_name_sequence", None))
+    return steps
+
+
+def numpy_steps(page, state):
+    """numpy.random's global state. Its own seed function costs several times as much as the whole rest of a reseed, so the
+    generator's words are written where numpy's interface says they are, if what lies there is what get_state says."""
+    generator = state._bit_generator
+    if type(generator).__name__ == "MT19937":
+        import ctypes
+
+        words = memoryview((ctypes.c_ubyte * 2500).from_address(generator.ctypes.state_address)).cast("B")
+        _, key, position, gauss, _ = state.get_state()
+        if words[:2496] == key.tobytes() and words[2496:] == position.to_bytes(4, "little"):
+            steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
+            steps.append(chained(words.__setitem__, (slice(0, 2496),), seed(page, SEED_NUMPY)))
+            steps.append(functools.partial(words.__setitem__, slice(2496, 2500), (624).to_bytes(4, "little")))
+            return steps
+    return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
+
+
+def receive(control):
+    """Reads one frame from the agent."""
+    data = bytearray()
+    while len(data) < 5 or len(data) < 5 + HEADER.unpack_from(data)[0]:
+        more = control.recv(MAX_DATA)
+        if not more:
+            os._exit(70)
+        data += more
+    return json.loads(data[5:])
+
+
+def warm_up(runtime, config):
+    """Imports and exercises what the configuration names. Raises what goes wrong."""
+    for module in config["imports"]:
+        exec(f"import {module}", runtime.namespace)
+    for code in config["warmup"] + ["0", "[0.5]"]:
+        for _ in range(3):
+            frames = runtime.evaluate({"id": 1, "code": code})
+            result = json.loads(frames[frames.rindex(b'{"id":1') :]) if b'"error"' not in frames else None
+        if result is None:
+            raise RuntimeError(f"warm-up code failed: {code!r}\n{frames.decode('utf-8', 'replace')}")
+
+
+def main():
+    control = socket.socket(fileno=private(3))
+    page = memoryview(mmap.mmap(private(4), mmap.PAGESIZE))
+    runtime = Runtime(control, page, socket.socket(fileno=private(5)))
+    signal.signal(SIGNAL, runtime.on_signal)
+    signal.signal(signal.SIGINT, runtime.on_sigint)
+    os.register_at_fork(after_in_child=runtime.after_fork)
+    sys.path[0], sys.argv = "", [""]
+    config = receive(control)
+    try:
+        warm_up(runtime, config)
+    except BaseException as e:
+        body = json.dumps({"code": "runtime_failed", "message": f"{type(e).__name__}: {e}"[:MAX_TEXT], "detail": shorten(traceback.format_exc())})
+        control.sendall(HEADER.pack(len(body.encode()), ERROR) + body.encode())
+        os._exit(1)
+    gc.collect()
+    gc.freeze()
+    body = json.dumps({"version": sys.version.split()[0]}).encode()
+    control.sendall(HEADER.pack(len(body), OK) + body)
+    try:
+        runtime.serve()
+    finally:
+        os._exit(70)  # a descriptor of ours was closed under us; the agent starts a new process
+
+
+main()

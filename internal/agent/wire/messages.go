@@ -1,0 +1,206 @@
+package wire
+
+import "encoding/json"
+
+// Info is the reply to a ping.
+type Info struct {
+	Agent      string        `json:"agent"` // version of the agent
+	Protocol   int           `json:"protocol"`
+	BootID     string        `json:"boot_id"`
+	Generation uint64        `json:"generation"` // of the last refresh; 0 before the first
+	UptimeNS   int64         `json:"uptime_ns"`
+	Quiesced   bool          `json:"quiesced"`
+	Cgroups    bool          `json:"cgroups"` // process trees are held and killed as a whole, not only by process group
+	Runtimes   []RuntimeInfo `json:"runtimes,omitempty"`
+}
+
+// ExecRequest asks for a command to be run.
+type ExecRequest struct {
+	Argv        []Name `json:"argv"`
+	Env         []Name `json:"env,omitempty"`  // KEY=VALUE, over the default environment
+	Cwd         Name   `json:"cwd,omitempty"`  // absolute; default: the user's home, or / when there is none
+	User        string `json:"user,omitempty"` // name, uid, or either with :group; default root
+	Stdin       bool   `json:"stdin,omitempty"`
+	TimeoutMS   int64  `json:"timeout_ms,omitempty"`   // 0: none
+	StdoutLimit int64  `json:"stdout_limit,omitempty"` // bytes passed on; 0: all
+	StderrLimit int64  `json:"stderr_limit,omitempty"` // bytes passed on; 0: all
+	Detach      bool   `json:"detach,omitempty"`       // the command outlives the connection
+}
+
+// ExecStarted is the reply to an ExecRequest.
+type ExecStarted struct {
+	ID  uint64 `json:"id"`
+	PID int    `json:"pid"`
+}
+
+// SignalRequest asks for a signal to the command's process group; SIGKILL goes to its whole tree.
+type SignalRequest struct {
+	Signal int `json:"signal"`
+}
+
+// Exit tells how a command ended. Every byte that the main process wrote has been sent, or counted as cut, before it.
+type Exit struct {
+	Code        int   `json:"code"`             // exit status, or 128+Signal as a shell has it
+	Signal      int   `json:"signal,omitempty"` // set when a signal ended it
+	TimedOut    bool  `json:"timed_out,omitempty"`
+	OOM         bool  `json:"oom,omitempty"` // the kernel killed it for want of memory
+	StdoutBytes int64 `json:"stdout_bytes"`  // written by the command, also what was cut
+	StderrBytes int64 `json:"stderr_bytes"`
+	StdoutCut   bool  `json:"stdout_cut,omitempty"` // the limit was reached
+	StderrCut   bool  `json:"stderr_cut,omitempty"`
+	Background  bool  `json:"background,omitempty"` // processes that it started live on
+}
+
+// FileKind is the kind of a directory entry.
+type FileKind string
+
+// The kinds.
+const (
+	KindFile    FileKind = "file"
+	KindDir     FileKind = "dir"
+	KindSymlink FileKind = "symlink"
+	KindOther   FileKind = "other" // device, socket, pipe
+)
+
+// FileInfo describes a file.
+type FileInfo struct {
+	Name    Name     `json:"name"` // last component
+	Kind    FileKind `json:"kind"`
+	Size    int64    `json:"size"` // bytes
+	Mode    uint32   `json:"mode"` // the lowest 12 bits: permissions, setuid, setgid, sticky
+	UID     uint32   `json:"uid"`
+	GID     uint32   `json:"gid"`
+	MtimeNS int64    `json:"mtime_ns"`
+	Target  Name     `json:"target,omitempty"` // of a symbolic link
+}
+
+// PathRequest names a file. Paths are absolute, and are resolved inside the guest's root.
+type PathRequest struct {
+	Path Name `json:"path"`
+}
+
+// StatRequest asks for a FileInfo.
+type StatRequest struct {
+	Path     Name `json:"path"`
+	NoFollow bool `json:"no_follow,omitempty"` // describe a symbolic link, not its target
+}
+
+// ReadRequest asks for the bytes of a regular file.
+type ReadRequest struct {
+	Path   Name   `json:"path"`
+	Offset int64  `json:"offset,omitempty"`
+	Length *int64 `json:"length,omitempty"` // nil: to the end
+}
+
+// WriteRequest replaces a regular file in one step: nobody sees it half-written. A symbolic link at the path is replaced,
+// not followed.
+type WriteRequest struct {
+	Path      Name    `json:"path"`
+	Mode      *uint32 `json:"mode,omitempty"`       // nil: that of the file replaced, or 0644
+	Owner     string  `json:"owner,omitempty"`      // as ExecRequest.User; empty: that of the file replaced, or root
+	Parents   bool    `json:"parents,omitempty"`    // make missing directories
+	NoReplace bool    `json:"no_replace,omitempty"` // fail with CodeExists when the path exists
+}
+
+// MkdirRequest makes a directory.
+type MkdirRequest struct {
+	Path    Name    `json:"path"`
+	Parents bool    `json:"parents,omitempty"` // make missing ones, and do not fail when it exists
+	Mode    *uint32 `json:"mode,omitempty"`    // nil: 0755
+	Owner   string  `json:"owner,omitempty"`
+}
+
+// RenameRequest moves a file within one file system.
+type RenameRequest struct {
+	From      Name `json:"from"`
+	To        Name `json:"to"`
+	NoReplace bool `json:"no_replace,omitempty"`
+}
+
+// RemoveRequest removes a file, an empty directory, or with Recursive a whole tree. A symbolic link is removed itself.
+type RemoveRequest struct {
+	Path      Name `json:"path"`
+	Recursive bool `json:"recursive,omitempty"`
+}
+
+// QuiesceReply tells what is held.
+type QuiesceReply struct {
+	Processes int `json:"processes"` // user processes besides idle warm runtimes
+}
+
+// RuntimeStart asks for a warm runtime.
+type RuntimeStart struct {
+	Name    string   `json:"name"` // also the kind, unless Kind is set
+	Kind    string   `json:"kind,omitempty"`
+	Port    uint32   `json:"port,omitempty"`    // default RuntimePort
+	Program Name     `json:"program,omitempty"` // interpreter, default that of the kind
+	Imports []string `json:"imports,omitempty"` // as in "import X"
+	Warmup  []string `json:"warmup,omitempty"`  // code that is evaluated before the runtime counts as warm
+	Env     []Name   `json:"env,omitempty"`
+	Cwd     Name     `json:"cwd,omitempty"`
+	User    string   `json:"user,omitempty"`
+}
+
+// RuntimeInfo describes a warm runtime.
+type RuntimeInfo struct {
+	Name     string `json:"name"`
+	Kind     string `json:"kind"`
+	Port     uint32 `json:"port"`
+	PID      int    `json:"pid"`
+	Starts   int    `json:"starts"` // 1 after the first start; more after each loss of state
+	Alive    bool   `json:"alive"`
+	Version  string `json:"version,omitempty"`   // of the interpreter
+	LastExit string `json:"last_exit,omitempty"` // why the process before this one ended
+}
+
+// RuntimeInterrupt asks for the evaluation with this id to be interrupted; a later one is left alone.
+type RuntimeInterrupt struct {
+	Name string `json:"name"`
+	Eval uint64 `json:"eval"`
+}
+
+// RuntimeInterrupted tells whether the evaluation was still running.
+type RuntimeInterrupted struct {
+	Delivered bool `json:"delivered"`
+}
+
+// RuntimeRecover asks for a runtime that answers. A dead one is started again; one that lives is left alone unless Kill
+// is set. Starts is what the caller last knew, so that of several callers only one causes a restart.
+type RuntimeRecover struct {
+	Name   string `json:"name"`
+	Starts int    `json:"starts"`
+	Kill   bool   `json:"kill,omitempty"`
+}
+
+// EvalRequest asks a runtime to evaluate code. Limits are in bytes; 0 means the runtime's default.
+type EvalRequest struct {
+	ID        uint64 `json:"id"` // not 0; names the evaluation in a RuntimeInterrupt
+	Code      string `json:"code"`
+	MaxOutput int    `json:"max_output,omitempty"` // of stdout and of stderr
+	MaxValue  int    `json:"max_value,omitempty"`
+	MaxRepr   int    `json:"max_repr,omitempty"`
+}
+
+// EvalResult is the last frame of an evaluation; Stdout and Stderr frames come before it.
+type EvalResult struct {
+	ID           uint64          `json:"id"`
+	Type         string          `json:"type,omitempty"`          // of the last expression's value; empty when there is none
+	Value        json.RawMessage `json:"value,omitempty"`         // present only when JSON carries the value faithfully
+	ValueOmitted string          `json:"value_omitted,omitempty"` // why Value is absent: "not_json" or "too_large"
+	Repr         string          `json:"repr,omitempty"`
+	ReprCut      bool            `json:"repr_cut,omitempty"`
+	Error        *EvalError      `json:"error,omitempty"`
+	StdoutBytes  int64           `json:"stdout_bytes,omitempty"` // written, also what was cut
+	StderrBytes  int64           `json:"stderr_bytes,omitempty"`
+	StdoutCut    bool            `json:"stdout_cut,omitempty"`
+	StderrCut    bool            `json:"stderr_cut,omitempty"`
+}
+
+// EvalError is an exception that the code did not catch.
+type EvalError struct {
+	Type        string `json:"type"`
+	Message     string `json:"message"`
+	Traceback   string `json:"traceback"`
+	ExitCode    *int   `json:"exit_code,omitempty"`   // of a request to exit
+	Interrupted bool   `json:"interrupted,omitempty"` // by a RuntimeInterrupt
+}
