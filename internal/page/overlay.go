@@ -2,6 +2,7 @@ package page
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 )
@@ -148,4 +149,22 @@ func (o *Overlay) Close() {
 	o.arena.Free(pages...)
 	o.base.Release()
 	o.base = nil // a later use is then a clear fault, not a stale page
+}
+
+// WriteAt writes b at a byte offset of the address space (io.WriterAt). A
+// range that is not wholly inside is an error and changes nothing.
+func (o *Overlay) WriteAt(b []byte, off int64) (n int, err error) {
+	size := int64(o.Limit()) * Size
+	if off < 0 || off > size || int64(len(b)) > size-off {
+		return 0, fmt.Errorf("writing %d bytes at %d: beyond the end at %d", len(b), off, size)
+	}
+	for n < len(b) {
+		at := off + int64(n)
+		p, _, err := o.Write(Number(at / Size))
+		if err != nil {
+			return n, err
+		}
+		n += copy(p[at%Size:], b[n:])
+	}
+	return n, nil
 }

@@ -1,0 +1,92 @@
+package machine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/bus"
+	"github.com/forkd-dev/forkd/internal/device/power"
+	"github.com/forkd-dev/forkd/internal/device/rtc"
+	"github.com/forkd-dev/forkd/internal/device/vmgenid"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/state"
+	"github.com/forkd-dev/forkd/internal/virtio/blk"
+	"github.com/forkd-dev/forkd/internal/virtio/console"
+	"github.com/forkd-dev/forkd/internal/virtio/mmio"
+	"github.com/forkd-dev/forkd/internal/virtio/rng"
+	"github.com/forkd-dev/forkd/internal/virtio/vsock"
+	hostvsock "github.com/forkd-dev/forkd/internal/vsock"
+)
+
+// guestCID is every guest's vsock address. Guests cannot reach each other, and
+// the host tells them apart by their devices.
+const guestCID = 3
+
+// saver is a device with state.
+type saver interface {
+	bus.Device
+	Save(*state.Writer)
+}
+
+// devices are what the board promises, apart from the interrupt controller.
+type devices struct {
+	savers []saver
+	rtc    *rtc.Device
+	mux    *hostvsock.Mux
+}
+
+// wire makes the VM and the devices, in that order: devices need its lines.
+func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
+	if m.vm, err = cfg.Engine.NewVM(ec); err != nil {
+		return err
+	}
+	m.devices = &devices{mux: hostvsock.New()}
+	place := func(base uint64, d saver, err error) error {
+		if err != nil {
+			return err
+		}
+		m.devices.savers = append(m.devices.savers, d)
+		return ec.Bus.Map(base, board.DeviceSize, d)
+	}
+	slot := func(i int) mmio.Slot {
+		return mmio.Slot{Index: i, Memory: m.space, Line: m.vm.Line(board.VirtioIRQ(i)), Post: m.vm.Post, State: ec.State}
+	}
+	virtio := func(i int, make func(mmio.Slot) (*mmio.Device, error)) error {
+		d, err := make(slot(i))
+		return place(board.VirtioBase(i), d, err)
+	}
+	clock, clockErr := rtc.New(m.vm.Line(board.RTCIRQ), time.Now, ec.State)
+	m.devices.rtc = clock
+	genID, genErr := vmgenid.New(m.vm.Line(board.VMGenIRQ), cfg.GenerationID, ec.State)
+	return errors.Join(
+		ec.Bus.Map(board.PowerBase, board.DeviceSize, power.New(m.powerRequest)),
+		place(board.RTCBase, clock, clockErr),
+		place(board.VMGenBase, genID, genErr),
+		virtio(board.SlotRoot, func(s mmio.Slot) (*mmio.Device, error) { return blk.NewReadOnly(s, "rootfs", cfg.Root) }),
+		virtio(board.SlotScratch, func(s mmio.Slot) (*mmio.Device, error) { return blk.New(s, "scratch", cfg.Scratch) }),
+		virtio(board.SlotVsock, func(s mmio.Slot) (*mmio.Device, error) { return vsock.New(s, guestCID, m.devices.mux) }),
+		virtio(board.SlotRNG, func(s mmio.Slot) (*mmio.Device, error) { return rng.New(s, cfg.Entropy) }),
+		virtio(board.SlotConsole, func(s mmio.Slot) (*mmio.Device, error) {
+			d, err := console.New(s, cfg.Console)
+			if err != nil {
+				return nil, err
+			}
+			return d.Device, nil
+		}),
+	)
+}
+
+func (d *devices) save(w *state.Writer) {
+	for _, s := range d.savers {
+		s.Save(w)
+	}
+}
+
+// close breaks the host's connections into the guest and disarms the alarm.
+func (d *devices) close() {
+	d.mux.Close(ErrEnded)
+	if d.rtc != nil {
+		d.rtc.Close()
+	}
+}

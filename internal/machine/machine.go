@@ -1,0 +1,380 @@
+// Package machine is one virtual machine: engine, board, memory and devices
+// joined, and their life from boot or restore to the end.
+//
+// A machine is made whole by New, from a kernel or from saved state; there is
+// no half-restored machine. It runs nothing until Start. Pause returns when no
+// vCPU executes and no device touches guest memory; only a machine that is not
+// running can be saved. A machine that ended (the guest powered off, the host
+// ran out of pages) stays inspectable until Close.
+//
+// One goroutine drives each vCPU while the machine runs; there are no others.
+// A vCPU that waits for an interrupt blocks its goroutine without a thread.
+//
+// Lock order: Machine.mu is held while goroutines start and stop, and never
+// while the engine or a device runs.
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/bus"
+	"github.com/forkd-dev/forkd/internal/device/power"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/memory"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/state"
+)
+
+// ErrEnded reports that the machine runs no more.
+var ErrEnded = errors.New("machine has ended")
+
+// Config is what a machine is made of. Exactly one of Boot and State is set.
+type Config struct {
+	Engine engine.Engine
+	VCPUs  int
+	// Memory, Root and Scratch are the machine's RAM and disks. New takes over
+	// Memory and Scratch, also when it fails; it retains Root.
+	Memory  *page.Overlay
+	Root    *page.Stack
+	Scratch *page.Overlay
+	// GenerationID is the VM generation ID; a fork has another than its source.
+	GenerationID [16]byte
+	// Entropy feeds the guest's random number device.
+	Entropy io.Reader
+	// Console takes what the guest prints.
+	Console io.Writer
+	// OnEnd is called, on a goroutine of its own, when the machine ends by
+	// itself; it may close the machine.
+	OnEnd func()
+
+	Boot  *Boot
+	State []byte // as Save returned it
+}
+
+// Boot is a kernel to start.
+type Boot struct {
+	Kernel      []byte
+	Initrd      []byte
+	CommandLine string
+	Seed        []byte // for the kernel's random number generator
+}
+
+// Ending is why a machine ended: Err if the host could not go on, else Exit.
+type Ending struct {
+	Exit engine.Exit
+	Err  error
+}
+
+func (e Ending) String() string {
+	if e.Err != nil {
+		return e.Err.Error()
+	}
+	return map[engine.Exit]string{
+		engine.Off:    "the guest powered off",
+		engine.Reset:  "the guest rebooted",
+		engine.Failed: "the guest failed and powered off",
+	}[e.Exit]
+}
+
+// Machine is one virtual machine. Its methods may be called from any
+// goroutine unless they say otherwise.
+type Machine struct {
+	space   *memory.Space
+	overlay *page.Overlay // RAM
+	scratch *page.Overlay
+	root    *page.Stack
+	vm      engine.VM
+	devices *devices
+	clock   clock
+
+	stop  atomic.Bool // asks vCPU goroutines to return
+	done  chan struct{}
+	onEnd func()
+	power atomic.Int32 // 1 + engine.Exit that the guest asked for, or 0
+
+	mu      sync.Mutex
+	vcpus   sync.WaitGroup // goroutines in Run; added to under mu
+	running bool           // guarded by mu
+	closed  bool           // guarded by mu
+	endOnce sync.Once
+	ending  Ending // written before done is closed
+}
+
+// New makes a machine that is ready to Start.
+func New(cfg Config) (_ *Machine, err error) {
+	m := &Machine{
+		overlay: cfg.Memory,
+		scratch: cfg.Scratch,
+		root:    cfg.Root.Retain(),
+		done:    make(chan struct{}),
+		onEnd:   cfg.OnEnd,
+	}
+	defer func() {
+		if err != nil {
+			m.release()
+		}
+	}()
+	if m.space, err = memory.NewSpace(memory.Slot{Base: board.RAMBase, Pages: cfg.Memory}); err != nil {
+		return nil, err
+	}
+	ec := engine.Config{
+		Memory:  m.space,
+		Bus:     new(bus.Bus),
+		VCPUs:   cfg.VCPUs,
+		Clock:   m.clock.now,
+		Console: cfg.Console,
+	}
+	if cfg.Boot != nil {
+		ec.Boot, err = load(m.space, cfg)
+	} else {
+		ec.State, err = m.parse(cfg.State)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := m.wire(cfg, ec); err != nil {
+		return nil, err
+	}
+	if ec.State != nil {
+		if err := ec.State.Done(); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+const (
+	clockSection = "clock"
+	clockVersion = 1
+)
+
+// parse opens saved state and takes the machine's own section from it.
+func (m *Machine) parse(saved []byte) (*state.Reader, error) {
+	r, err := state.Parse(saved)
+	if err != nil {
+		return nil, err
+	}
+	d, err := r.Take(clockSection, clockVersion)
+	if err != nil {
+		return nil, err
+	}
+	m.clock.base = time.Duration(d.U64())
+	if m.clock.base < 0 {
+		d.Fail("guest clock is negative")
+	}
+	return r, d.Done()
+}
+
+// clock is the guest's monotonic time: it stands still until the machine is
+// started for the first time, then follows the host's.
+type clock struct {
+	base    time.Duration
+	started atomic.Pointer[time.Time]
+}
+
+func (c *clock) start() {
+	now := time.Now()
+	c.started.CompareAndSwap(nil, &now)
+}
+
+func (c *clock) now() time.Duration {
+	if t := c.started.Load(); t != nil {
+		return c.base + time.Since(*t)
+	}
+	return c.base
+}
+
+// Start runs the vCPUs. It does nothing if they run already, and returns
+// ErrEnded if the machine has ended.
+func (m *Machine) Start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.ended() {
+		return ErrEnded
+	}
+	if m.running {
+		return nil
+	}
+	m.clock.start()
+	m.running = true
+	m.stop.Store(false)
+	for _, v := range m.vm.VCPUs() {
+		m.vcpus.Go(func() { m.run(v) })
+	}
+	return nil
+}
+
+// run drives one vCPU until it is told to stop or the machine ends.
+//
+// Pages are mapped from snapshot files. Should somebody truncate one, reading
+// it faults, and that ends this machine instead of the process.
+func (m *Machine) run(v engine.VCPU) {
+	debug.SetPanicOnFault(true)
+	defer func() {
+		r := recover()
+		if fault, ok := r.(interface {
+			error
+			Addr() uintptr
+		}); ok {
+			m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", fault)})
+		} else if r != nil {
+			panic(r)
+		}
+	}()
+	for !m.stop.Load() {
+		exit, err := v.Run()
+		switch asked := m.power.Load(); {
+		case err != nil:
+			m.end(Ending{Err: err})
+		case asked != 0:
+			m.end(Ending{Exit: engine.Exit(asked - 1)})
+		case exit != engine.Kicked:
+			m.end(Ending{Exit: exit})
+		}
+	}
+}
+
+// end records why the machine ended and stops the other vCPUs. Host
+// connections into the guest fail from now on.
+func (m *Machine) end(e Ending) {
+	m.endOnce.Do(func() {
+		m.ending = e
+		close(m.done)
+		m.devices.close()
+		if m.onEnd != nil {
+			go m.onEnd()
+		}
+	})
+	m.kick()
+}
+
+func (m *Machine) kick() {
+	m.stop.Store(true)
+	for _, v := range m.vm.VCPUs() {
+		v.Kick()
+	}
+}
+
+// powerRequest is called by the power device, on a vCPU's goroutine.
+func (m *Machine) powerRequest(a power.Action, _ uint16) {
+	exit := map[power.Action]engine.Exit{power.Off: engine.Off, power.Reset: engine.Reset, power.Failed: engine.Failed}[a]
+	m.power.CompareAndSwap(0, 1+int32(exit))
+	for _, v := range m.vm.VCPUs() {
+		v.Kick()
+	}
+}
+
+// Pause stops the vCPUs and returns when none executes. A later Start goes on.
+func (m *Machine) Pause() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pause()
+}
+
+func (m *Machine) pause() {
+	if !m.running {
+		return
+	}
+	m.kick()
+	m.vcpus.Wait()
+	m.running = false
+}
+
+// Frozen is a machine at one instant. The stacks are references that the
+// caller releases.
+type Frozen struct {
+	State   []byte
+	Memory  *page.Stack
+	Scratch *page.Stack
+}
+
+// Freeze seals RAM and scratch disk and saves vCPUs and devices, all of the
+// same instant. The machine must be paused, and can go on afterwards.
+func (m *Machine) Freeze() (*Frozen, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running {
+		return nil, errors.New("machine must be paused before it is frozen")
+	}
+	if m.closed || m.ended() {
+		return nil, ErrEnded
+	}
+	m.vm.Drain()
+	var w state.Writer
+	w.Section(clockSection, clockVersion).U64(uint64(m.clock.now()))
+	m.vm.Save(&w)
+	m.devices.save(&w)
+	f := &Frozen{State: w.Bytes(), Memory: m.overlay.Seal(), Scratch: m.scratch.Seal()}
+	m.space.Invalidate()
+	return f, nil
+}
+
+// Dial connects to a vsock port of the guest, which must be running.
+func (m *Machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
+	conn, err := m.devices.mux.Dial(ctx, port)
+	if err != nil && m.ended() {
+		return nil, fmt.Errorf("%w: %s", ErrEnded, m.ending)
+	}
+	return conn, err
+}
+
+// Done is closed when the machine ends by itself.
+func (m *Machine) Done() <-chan struct{} { return m.done }
+
+func (m *Machine) ended() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Ending tells why the machine ended. It may be called once Done is closed.
+func (m *Machine) Ending() Ending { return m.ending }
+
+// PrivatePages returns how many pages of RAM and of the scratch disk belong to
+// this machine alone.
+func (m *Machine) PrivatePages() (memory, scratch int) {
+	return m.overlay.Pages(), m.scratch.Pages()
+}
+
+// Counters returns what the vCPUs have done, summed.
+func (m *Machine) Counters() (sum engine.Counters) {
+	for _, v := range m.vm.VCPUs() {
+		sum = sum.Add(v.Counters())
+	}
+	return sum
+}
+
+// Close stops the machine and frees what it holds.
+func (m *Machine) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return
+	}
+	m.pause()
+	m.closed = true
+	m.devices.close()
+	m.release()
+}
+
+// release frees everything that New has acquired so far.
+func (m *Machine) release() {
+	if m.vm != nil {
+		m.vm.Close()
+	}
+	m.overlay.Close()
+	m.scratch.Close()
+	m.root.Release()
+}

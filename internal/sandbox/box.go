@@ -1,0 +1,189 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// activations is how many children are refreshed at a time. A refresh is short
+// and bound by the CPU, so running many at once only makes them all late.
+const activations = 4
+
+// refreshTime bounds a refresh; a guest that has not answered by then is lost.
+const refreshTime = 60 * time.Second
+
+// box is a sandbox. Its machine exists from the fork on but is dormant: no
+// instruction runs and guest time stands still until activate, which happens
+// on first contact, or at once for a snapshot that holds user processes.
+//
+// Lock order: box.mu is a leaf.
+type box struct {
+	id        string
+	tag       string
+	manifest  *snapshot.Manifest
+	engine    string
+	created   time.Time
+	expires   time.Time // zero: never
+	limitMiB  int
+	machine   *machine.Machine
+	agent     *agent.Client
+	slots     chan struct{} // shared: activations in progress
+	wakeOnce  sync.Once
+	awake     chan struct{} // closed when activation has ended
+	wakeErr   error         // written before awake is closed
+	closeOnce sync.Once
+
+	mu     sync.Mutex
+	timer  *time.Timer // of the lifetime; guarded by mu
+	reason string      // why it was lost, if not through the machine; guarded by mu
+}
+
+// activate makes the child itself: it starts the machine and has the guest's
+// agent refresh everything that must not be shared with siblings. All callers
+// wait for the one refresh; what it could not do is every caller's error.
+func (b *box) activate(ctx context.Context) error {
+	b.wakeOnce.Do(func() {
+		b.slots <- struct{}{}
+		go func() {
+			defer func() { <-b.slots }()
+			b.wakeErr = b.refresh()
+			close(b.awake)
+		}()
+	})
+	select {
+	case <-b.awake:
+		return b.wakeErr
+	case <-ctx.Done():
+		return wrap(ctx.Err(), "waiting for sandbox %s to start", b.id)
+	}
+}
+
+func (b *box) refresh() error {
+	ctx, cancel := context.WithTimeout(context.Background(), refreshTime)
+	defer cancel()
+	if err := b.machine.Start(); err != nil {
+		return b.dead(err)
+	}
+	id := b.identity()
+	if err := b.agent.Refresh(ctx, &id); err != nil {
+		b.mu.Lock()
+		b.reason = "the guest could not be made itself after the fork: " + err.Error()
+		b.mu.Unlock()
+		b.machine.Pause()
+		return b.dead(err)
+	}
+	return nil
+}
+
+// identity is what makes this child different from its siblings.
+func (b *box) identity() wire.Refresh {
+	r := wire.Refresh{
+		Generation: uint64(b.created.UnixNano()),
+		MachineID:  randomHex(16),
+		BootID:     newUUID(),
+		Hostname:   b.id,
+	}
+	rand.Read(r.Entropy[:])
+	r.WallNS = time.Now().UnixNano()
+	return r
+}
+
+// ready returns once the child may be used.
+func (b *box) ready(ctx context.Context) error {
+	if b.state() != Running {
+		return b.dead(machine.ErrEnded)
+	}
+	return b.activate(ctx)
+}
+
+// dead is the error for a guest that cannot be reached any more.
+func (b *box) dead(cause error) error {
+	return &Error{
+		Code: SandboxDead, Message: fmt.Sprintf("sandbox %s has ended (%s)", b.id, b.endReason()), Err: cause,
+		Hint: "fork another one; `forkd ls` shows how it ended",
+	}
+}
+
+func (b *box) state() State {
+	if b.lost() != "" {
+		return Crashed
+	}
+	select {
+	case <-b.machine.Done():
+		if b.machine.Ending().Err != nil {
+			return Crashed
+		}
+		return Exited
+	default:
+		return Running
+	}
+}
+
+func (b *box) lost() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reason
+}
+
+func (b *box) endReason() string {
+	if r := b.lost(); r != "" {
+		return r
+	}
+	select {
+	case <-b.machine.Done():
+		return b.machine.Ending().String()
+	default:
+		return ""
+	}
+}
+
+func (b *box) info() Info {
+	memory, scratch := b.machine.PrivatePages()
+	return Info{
+		ID:             b.id,
+		SnapshotTag:    b.tag,
+		Engine:         b.engine,
+		State:          b.state(),
+		Reason:         b.endReason(),
+		CreatedAt:      b.created,
+		ExpiresAt:      b.expires,
+		MemoryLimitMiB: b.limitMiB,
+		PrivateKiB:     int64(memory+scratch) * 4,
+	}
+}
+
+// close ends the machine and frees it. It may be called more than once.
+func (b *box) close() {
+	b.closeOnce.Do(func() {
+		b.mu.Lock()
+		if b.timer != nil {
+			b.timer.Stop()
+		}
+		b.mu.Unlock()
+		b.agent.Close()
+		b.machine.Close()
+	})
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b)
+	return fmt.Sprintf("%x", b)
+}
+
+// newUUID returns a random UUID (RFC 9562 version 4).
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

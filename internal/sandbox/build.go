@@ -1,0 +1,251 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/image"
+	"github.com/forkd-dev/forkd/internal/image/ext4"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// The runtimes that a snapshot may have.
+const (
+	runtimePython = "python"
+	runtimeNone   = "none"
+)
+
+// commandLine has the kernel parameters of every guest. A forked guest should
+// touch few pages and wake up rarely: no huge pages that would be copied
+// whole, no clearing of pages that are cleared anyway, no watchdogs, and no
+// alarm when a child was frozen for a year.
+var commandLine = strings.Join([]string{
+	"console=hvc0", "earlycon=sbi", "quiet", "loglevel=4", "panic=-1",
+	"transparent_hugepage=never", "init_on_alloc=0",
+	"nowatchdog", "nmi_watchdog=0", "hung_task_timeout_secs=0", "rcupdate.rcu_cpu_stall_suppress=1",
+	"workqueue.power_efficient=1", "audit=0", "nokaslr",
+}, " ")
+
+// build makes a snapshot from nothing but packages.
+func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Progress)) error {
+	img, err := image.Build(ctx, image.Options{
+		Home: m.opts.Home, Mirror: spec.Mirror, Packages: spec.Packages, Agent: m.opts.Agent,
+		Progress: func(p image.Progress) {
+			progress(Progress{Step: stepImage, Message: p.Step + " " + p.Detail, Done: p.Done, Total: p.Total})
+		},
+	})
+	if err != nil {
+		return hinted(err, "building the image")
+	}
+	progress(Progress{Step: stepBoot, Message: "booting Linux"})
+	p, err := m.boot(ctx, spec, img)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	return p.explain(p.freeze(ctx, m, progress))
+}
+
+// hinted keeps the advice that an error brings along.
+func hinted(err error, message string) error {
+	e := wrap(err, "%s", message)
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		e.Hint = h.Hint()
+	}
+	return e
+}
+
+// parent is a machine that is being made into a snapshot.
+type parent struct {
+	spec    SnapshotSpec
+	img     *image.Image
+	engine  string
+	isa     string
+	machine *machine.Machine
+	agent   *agent.Client
+	console tail
+}
+
+// boot starts a machine from an image and waits until its agent answers.
+func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image) (*parent, error) {
+	kernel, err := os.ReadFile(img.KernelPath())
+	if err != nil {
+		return nil, wrap(err, "reading the kernel")
+	}
+	initrd, err := os.ReadFile(img.InitramfsPath())
+	if err != nil {
+		return nil, wrap(err, "reading the initramfs")
+	}
+	root, err := snapshot.OpenRoot(img.RootfsPath())
+	if err != nil {
+		return nil, wrap(err, "opening the root image")
+	}
+	defer root.Release()
+	scratch, err := m.newScratch(int64(spec.DiskMiB) << 20)
+	if err != nil {
+		return nil, wrap(err, "formatting the scratch disk")
+	}
+	eng := m.opts.NewEngine()
+	p := &parent{spec: spec, img: img, engine: eng.Name(), isa: string(eng.ISA())}
+	cfg := machine.Config{
+		Engine:  eng,
+		VCPUs:   spec.VCPUs,
+		Memory:  blank(page.Number(spec.MemoryMiB<<(20-page.Shift)), m.memory),
+		Root:    root,
+		Scratch: scratch,
+		Entropy: rand.Reader,
+		Console: &p.console,
+		Boot:    &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: commandLine, Seed: make([]byte, 64)},
+	}
+	rand.Read(cfg.GenerationID[:])
+	rand.Read(cfg.Boot.Seed)
+	if p.machine, err = machine.New(cfg); err != nil {
+		return nil, wrap(err, "making the parent machine")
+	}
+	p.agent = agent.NewClient(p.machine.Dial)
+	if err := p.start(ctx); err != nil {
+		p.close()
+		return nil, p.explain(err)
+	}
+	return p, nil
+}
+
+// blank returns an overlay over an address space of zeros.
+func blank(limit page.Number, arena *page.Arena) *page.Overlay {
+	empty := page.NewStack(limit)
+	defer empty.Release()
+	return page.NewOverlay(empty, arena, 0)
+}
+
+// newScratch returns a disk with an empty ext4 file system.
+func (m *Manager) newScratch(size int64) (*page.Overlay, error) {
+	disk := blank(page.Number(size>>page.Shift), m.scratch)
+	opts := ext4.Options{Size: size, Time: time.Now()}
+	rand.Read(opts.UUID[:])
+	if _, err := ext4.Format(disk, opts); err != nil {
+		disk.Close()
+		return nil, err
+	}
+	return disk, nil
+}
+
+func (p *parent) start(ctx context.Context) error {
+	if err := p.machine.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
+	_, err := p.agent.WaitReady(ctx)
+	return err
+}
+
+// bootTime bounds a boot; on a slow host under load it takes a minute.
+const bootTime = 10 * time.Minute
+
+// freeze warms the parent and writes the snapshot.
+func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)) error {
+	for _, args := range p.spec.Setup {
+		progress(Progress{Step: stepWarm, Message: "running " + strings.Join(args, " ")})
+		if err := p.setup(ctx, args); err != nil {
+			return err
+		}
+	}
+	man := snapshot.Manifest{
+		Tag: p.spec.Tag, CreatedAt: time.Now().UTC(), Version: m.opts.Version,
+		Engine: p.engine, ISA: p.isa, VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
+		ImageKey: p.img.Key,
+	}
+	if p.spec.Runtime == runtimePython {
+		progress(Progress{Step: stepWarm, Message: "starting Python and importing " + strings.Join(p.spec.Modules, ", ")})
+		info, err := p.agent.StartRuntime(ctx, wire.RuntimeStart{Name: runtimePython, Imports: p.spec.Modules, Warmup: p.spec.WarmUp})
+		if err != nil {
+			return err
+		}
+		man.Runtime, man.Modules, man.RuntimePort = runtimePython, p.spec.Modules, info.Port
+	}
+	progress(Progress{Step: stepFreeze, Message: "holding user processes"})
+	quiet, err := p.agent.Quiesce(ctx)
+	if err != nil {
+		return err
+	}
+	man.Held = quiet.Processes
+	p.machine.Pause()
+	frozen, err := p.machine.Freeze()
+	if err != nil {
+		return err
+	}
+	defer frozen.Memory.Release()
+	defer frozen.Scratch.Release()
+	progress(Progress{Step: stepFreeze, Message: "writing the snapshot"})
+	return m.store.Create(ctx, man, snapshot.Contents{
+		State: frozen.State, Memory: frozen.Memory, Scratch: frozen.Scratch, Root: p.img.RootfsPath(),
+	})
+}
+
+// setup runs one command that must succeed.
+func (p *parent) setup(ctx context.Context, args []string) error {
+	var out bytes.Buffer
+	cmd := Command{Args: args, OutputLimit: 1 << 20}
+	exit, err := p.agent.Run(ctx, cmd.request(), agent.Streams{Stdout: &out, Stderr: &out})
+	if err == nil && exit.Code != 0 {
+		text := out.String()
+		err = fail(InvalidArgument, "run it in a sandbox to see what is wrong",
+			"setup command %q exited with %d: %s", strings.Join(args, " "), exit.Code, strings.TrimSpace(text[max(0, len(text)-2000):]))
+	}
+	return err
+}
+
+// explain adds what the console said to the failure of a machine that died.
+func (p *parent) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-p.machine.Done():
+		return &Error{Code: Internal, Message: fmt.Sprintf("the parent machine died: %s", p.machine.Ending()), Err: err,
+			Hint: "its console ended with:\n" + p.console.String()}
+	default:
+		return err
+	}
+}
+
+func (p *parent) close() {
+	p.agent.Close()
+	p.machine.Close()
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte // guarded by mu
+}
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	if len(t.b) > 2*tailSize {
+		t.b = append(t.b[:0], t.b[len(t.b)-tailSize:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b[max(0, len(t.b)-tailSize):])
+}

@@ -1,0 +1,205 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// defaultOutputLimit is what a command may print per stream before it is cut.
+const defaultOutputLimit = 64 << 20
+
+// use finds a sandbox and has it ready.
+func (m *Manager) use(ctx context.Context, id string) (*box, error) {
+	b, err := m.box(id)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.ready(ctx)
+}
+
+// Exec runs a command to its end. Output goes to the command's writers as it
+// is produced. If ctx ends first, the command and all that it started die.
+func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandResult, error) {
+	if len(cmd.Args) == 0 || cmd.Args[0] == "" {
+		return nil, fail(InvalidArgument, "", "the command is empty")
+	}
+	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
+		return nil, fail(InvalidArgument, "", "timeout and output limit must not be negative")
+	}
+	b, err := m.use(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	exit, err := b.agent.Run(ctx, cmd.request(), agent.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	result := &CommandResult{
+		ExitCode:        exit.Code,
+		Signal:          signalName(exit.Signal),
+		TimedOut:        exit.TimedOut,
+		StdoutTruncated: exit.StdoutCut,
+		StderrTruncated: exit.StderrCut,
+		Duration:        time.Since(start),
+	}
+	// A program that cannot be started is a result, as in a shell: 126 or 127
+	// with the reason on stderr.
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.ExitCode() != unstartable && cmd.Stderr != nil {
+		result.ExitCode = e.ExitCode()
+		_, err = io.WriteString(cmd.Stderr, "forkd: "+e.Message+"\n")
+	}
+	if err != nil {
+		return nil, b.guestError(err, "running %q", cmd.Args[0])
+	}
+	return result, nil
+}
+
+// unstartable is the exit code that stands for every failure without one of
+// its own.
+const unstartable = 125
+
+func (c *Command) request() wire.ExecRequest {
+	limit := c.OutputLimit
+	if limit == 0 {
+		limit = defaultOutputLimit
+	}
+	req := wire.ExecRequest{
+		Cwd:         wire.Name(c.Cwd),
+		User:        c.User,
+		TimeoutMS:   c.Timeout.Milliseconds(),
+		StdoutLimit: limit,
+		StderrLimit: limit,
+	}
+	if c.Timeout > 0 {
+		req.TimeoutMS = max(req.TimeoutMS, 1)
+	}
+	for _, a := range c.Args {
+		req.Argv = append(req.Argv, wire.Name(a))
+	}
+	for k, v := range c.Env {
+		req.Env = append(req.Env, wire.Name(k+"="+v))
+	}
+	return req
+}
+
+// Eval evaluates code in the sandbox's warm runtime, where state is kept from
+// one evaluation to the next. An exception is a result; running into the
+// timeout is one too, with the state kept.
+func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Duration) (*EvalResult, error) {
+	b, err := m.box(id)
+	if err != nil {
+		return nil, err
+	}
+	if b.manifest.Runtime == "" {
+		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
+	}
+	if err := b.ready(ctx); err != nil {
+		return nil, err
+	}
+	r, err := b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
+	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
+		r, err = t.Result, nil
+		r.Error.Type, r.Error.Message = "TimeoutError", t.Error()
+	}
+	if err != nil {
+		return nil, b.guestError(err, "evaluating")
+	}
+	result := &EvalResult{
+		Value: r.Value, Repr: r.Repr,
+		Stdout: r.Stdout, Stderr: r.Stderr,
+		StdoutTruncated: r.StdoutCut, StderrTruncated: r.StderrCut,
+	}
+	if e := r.Error; e != nil {
+		result.Error = &EvalError{Type: e.Type, Message: e.Message, Traceback: e.Traceback}
+	}
+	return result, nil
+}
+
+// Interrupt interrupts the evaluation that runs in a sandbox; its Eval returns
+// with KeyboardInterrupt. Without one it does nothing.
+func (m *Manager) Interrupt(ctx context.Context, id string) error {
+	b, err := m.use(ctx, id)
+	if err != nil {
+		return err
+	}
+	if b.manifest.Runtime == "" {
+		return nil
+	}
+	if err := b.agent.Interrupt(ctx, b.manifest.Runtime); err != nil {
+		return b.guestError(err, "interrupting")
+	}
+	return nil
+}
+
+// Ping asks the guest's agent for a sign of life.
+func (m *Manager) Ping(ctx context.Context, id string) (*PingResult, error) {
+	b, err := m.use(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	info, err := b.agent.Ping(ctx)
+	if err != nil {
+		return nil, b.guestError(err, "pinging")
+	}
+	return &PingResult{RoundTrip: time.Since(start), AgentVersion: info.Agent, Uptime: time.Duration(info.UptimeNS)}, nil
+}
+
+// guestCodes maps the agent's errors to the domain's.
+var guestCodes = map[wire.Code]Code{
+	wire.CodeBadRequest:    InvalidArgument,
+	wire.CodeNotFound:      NotFound,
+	wire.CodeNotExecutable: InvalidArgument,
+	wire.CodePermission:    InvalidArgument,
+	wire.CodeNoSuchUser:    InvalidArgument,
+	wire.CodeTooLong:       InvalidArgument,
+	wire.CodeExists:        AlreadyExists,
+	wire.CodeNotEmpty:      InUse,
+	wire.CodeIsDirectory:   InvalidArgument,
+	wire.CodeNotDirectory:  InvalidArgument,
+	wire.CodeNotRegular:    InvalidArgument,
+	wire.CodeTooManyLinks:  InvalidArgument,
+	wire.CodeReadOnly:      InvalidArgument,
+	wire.CodeNoSpace:       NoSpace,
+	wire.CodeExhausted:     CapacityExceeded,
+	wire.CodeQuiesced:      Unavailable,
+}
+
+// guestError turns what the agent's client fails with into an Error.
+func (b *box) guestError(err error, format string, args ...any) error {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		code, known := guestCodes[e.Code]
+		if !known {
+			code = Internal
+		}
+		return fail(code, "", "%s", e.Message)
+	}
+	if _, ok := errors.AsType[*agent.RestartedError](err); ok {
+		return fail(RuntimeLost, "state from earlier evaluations is gone; define it again", "%s", err)
+	}
+	if b.state() != Running {
+		return b.dead(err)
+	}
+	if errors.Is(err, agent.ErrLost) {
+		return &Error{Code: SandboxDead, Message: "sandbox " + b.id + " does not answer", Err: err,
+			Hint: "kill it and fork another one"}
+	}
+	return wrap(err, format, args...)
+}
+
+// signalName returns a signal's name, empty for none.
+func signalName(n int) string {
+	if n == 0 {
+		return ""
+	}
+	if name := unix.SignalName(unix.Signal(n)); name != "" {
+		return name
+	}
+	return "SIG" + strconv.Itoa(n)
+}

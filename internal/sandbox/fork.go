@@ -1,0 +1,274 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// MaxLifetime bounds the lifetime that a fork may ask for.
+const MaxLifetime = 365 * 24 * time.Hour
+
+// Fork makes n children of a snapshot. The error is for a request that is
+// refused as a whole; otherwise there is one result per child, and one child's
+// failure does not touch the others. If ctx ends before the call returns, no
+// child of it stays.
+func (m *Manager) Fork(ctx context.Context, spec ForkSpec) ([]ForkResult, error) {
+	if err := checkFork(spec); err != nil {
+		return nil, err
+	}
+	src, err := m.source(spec.Tag)
+	if err != nil {
+		return nil, err
+	}
+	if err := src.snap.Intact(); err != nil {
+		return nil, m.openError(spec.Tag, err)
+	}
+	if err := m.admit(spec.N); err != nil {
+		return nil, err
+	}
+	results := make([]ForkResult, spec.N)
+	boxes := make([]*box, spec.N)
+	each(spec.N, func(i int) {
+		b, err := m.spawn(ctx, src, spec)
+		if err != nil {
+			results[i].Err = wrap(err, "forking child %d of %q", i, spec.Tag)
+			return
+		}
+		boxes[i] = b
+	})
+	if spec.Prewarm || src.snap.Manifest.Held > 0 {
+		m.wake(ctx, spec, boxes, results)
+	}
+	if err := ctx.Err(); err != nil {
+		for _, b := range boxes {
+			m.drop(b)
+		}
+		return nil, wrap(err, "forking %q", spec.Tag)
+	}
+	for i, b := range boxes {
+		if b != nil && results[i].Err == nil {
+			info := b.info()
+			results[i].Sandbox = &info
+		}
+	}
+	return results, nil
+}
+
+func checkFork(spec ForkSpec) error {
+	switch {
+	case spec.N < 1 || spec.N > MaxFork:
+		return fail(InvalidArgument, "", "n must be 1 to %d, not %d", MaxFork, spec.N)
+	case spec.MemoryLimitMiB < 0:
+		return fail(InvalidArgument, "", "memory limit must not be negative")
+	case spec.Lifetime < 0 || spec.Lifetime > MaxLifetime:
+		return fail(InvalidArgument, "", "lifetime must be between zero and %s", MaxLifetime)
+	}
+	return nil
+}
+
+// admit refuses a request that would exceed the number of sandboxes.
+func (m *Manager) admit(n int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fail(Unavailable, "", "forkd is shutting down")
+	}
+	if len(m.boxes)+n > maxBoxes {
+		return fail(CapacityExceeded, "end some with `forkd kill`",
+			"%d sandboxes exist and %d more would exceed the limit of %d", len(m.boxes), n, maxBoxes)
+	}
+	return nil
+}
+
+// each calls do for every i below n, from as many goroutines as there are CPUs.
+func each(n int, do func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// spawn makes one child and registers it.
+func (m *Manager) spawn(ctx context.Context, src *source, spec ForkSpec) (*box, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	snap := src.snap
+	cfg := machine.Config{
+		Engine:  src.engine,
+		VCPUs:   snap.Manifest.VCPUs,
+		Memory:  page.NewOverlay(snap.Memory, m.memory, spec.MemoryLimitMiB<<(20-page.Shift)),
+		Root:    snap.Root,
+		Scratch: page.NewOverlay(snap.Scratch, m.scratch, 0),
+		Entropy: rand.Reader,
+		Console: io.Discard,
+		State:   snap.State,
+	}
+	rand.Read(cfg.GenerationID[:])
+	b := &box{
+		id:       "sb-" + randomHex(6),
+		tag:      spec.Tag,
+		manifest: snap.Manifest,
+		engine:   src.engine.Name(),
+		created:  time.Now(),
+		limitMiB: spec.MemoryLimitMiB,
+		slots:    m.active,
+		awake:    make(chan struct{}),
+	}
+	cfg.OnEnd = func() { m.retire(b) }
+	var err error
+	if b.machine, err = machine.New(cfg); err != nil {
+		return nil, fmt.Errorf("restoring machine: %w", err)
+	}
+	b.agent = agent.NewClient(b.machine.Dial)
+	if man := snap.Manifest; man.Runtime != "" {
+		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: 1, Alive: true})
+	}
+	if spec.Lifetime > 0 {
+		b.expires = b.created.Add(spec.Lifetime)
+		b.timer = time.AfterFunc(spec.Lifetime, func() { m.drop(b) })
+	}
+	return b, m.register(b)
+}
+
+func (m *Manager) register(b *box) error {
+	m.mu.Lock()
+	closed := m.closed
+	if !closed {
+		m.boxes[b.id] = b
+	}
+	m.mu.Unlock()
+	if closed {
+		b.close()
+		return fail(Unavailable, "", "forkd is shutting down")
+	}
+	return nil
+}
+
+// wake activates children before they are used: because the caller wants to
+// pay for it now, or because something in them waits to run on.
+func (m *Manager) wake(ctx context.Context, spec ForkSpec, boxes []*box, results []ForkResult) {
+	if !spec.Prewarm {
+		for _, b := range boxes {
+			if b != nil {
+				go b.activate(context.Background())
+			}
+		}
+		return
+	}
+	var wg sync.WaitGroup
+	for i, b := range boxes {
+		if b == nil {
+			continue
+		}
+		wg.Go(func() {
+			if err := b.activate(ctx); err != nil {
+				results[i].Err = wrap(err, "starting child %d of %q", i, spec.Tag)
+				m.drop(b)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// drop ends a sandbox and forgets it.
+func (m *Manager) drop(b *box) {
+	if b == nil {
+		return
+	}
+	m.mu.Lock()
+	if m.boxes[b.id] == b {
+		delete(m.boxes, b.id)
+	}
+	m.mu.Unlock()
+	b.close()
+}
+
+// retire frees a sandbox that ended by itself. It stays listed, with its
+// reason, until it is killed or maxEnded others have ended after it.
+func (m *Manager) retire(b *box) {
+	b.close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.boxes[b.id] != b {
+		return
+	}
+	m.ended = append(m.ended, b.id)
+	if len(m.ended) > maxEnded {
+		delete(m.boxes, m.ended[0])
+		m.ended = m.ended[1:]
+	}
+}
+
+// box returns a sandbox by its id.
+func (m *Manager) box(id string) (*box, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.boxes[id]; b != nil {
+		return b, nil
+	}
+	return nil, fail(NotFound, "`forkd ls` lists the sandboxes", "there is no sandbox %q", id)
+}
+
+// Sandboxes lists the sandboxes, oldest first.
+func (m *Manager) Sandboxes() []Info {
+	m.mu.Lock()
+	boxes := make([]*box, 0, len(m.boxes))
+	for _, b := range m.boxes {
+		boxes = append(boxes, b)
+	}
+	m.mu.Unlock()
+	slices.SortFunc(boxes, func(a, b *box) int { return a.created.Compare(b.created) })
+	infos := make([]Info, len(boxes))
+	for i, b := range boxes {
+		infos[i] = b.info()
+	}
+	return infos
+}
+
+// Sandbox describes one sandbox.
+func (m *Manager) Sandbox(id string) (*Info, error) {
+	b, err := m.box(id)
+	if err != nil {
+		return nil, err
+	}
+	info := b.info()
+	return &info, nil
+}
+
+// Kill ends a sandbox. When it returns the sandbox's memory has been freed.
+func (m *Manager) Kill(id string) error {
+	b, err := m.box(id)
+	if err != nil {
+		return err
+	}
+	m.drop(b)
+	return nil
+}
+
+// closeAll ends many sandboxes.
+func closeAll(boxes map[string]*box) {
+	list := make([]*box, 0, len(boxes))
+	for _, b := range boxes {
+		list = append(list, b)
+	}
+	each(len(list), func(i int) { list[i].close() })
+}

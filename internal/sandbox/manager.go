@@ -1,0 +1,276 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// Limits of a Manager.
+const (
+	MaxFork  = 1000  // children of one request
+	maxBoxes = 10000 // sandboxes that run at once
+	maxEnded = 1000  // sandboxes that ended by themselves and are still listed
+)
+
+// Options are what a Manager needs from its host.
+type Options struct {
+	// Home is the directory that holds images and snapshots; it is created.
+	Home string
+	// Agent is the guest's agent, an ELF executable of the guest's ISA.
+	Agent []byte
+	// NewEngine makes an engine. Each opened snapshot gets one of its own, so
+	// that whatever the engine keeps (decoded code) is shared by the children
+	// of one snapshot and freed with it.
+	NewEngine func() engine.Engine
+	Log       *slog.Logger
+	Version   string
+}
+
+// Manager owns the snapshots under one home and the sandboxes of this process.
+type Manager struct {
+	opts    Options
+	lock    *os.File
+	store   *snapshot.Store
+	memory  *page.Arena // pages of guest RAM
+	scratch *page.Arena // pages of scratch disks
+
+	building keyedLock // one creation per tag at a time
+	active   chan struct{}
+
+	mu     sync.Mutex
+	warm   map[string]*source // opened snapshots by tag; guarded by mu
+	boxes  map[string]*box    // guarded by mu
+	ended  []string           // ids of boxes that ended, oldest first; guarded by mu
+	closed bool               // guarded by mu
+}
+
+// source is an opened snapshot with the engine that its children share.
+type source struct {
+	snap   *snapshot.Snapshot
+	engine engine.Engine
+}
+
+// Open opens a home. A home that another process holds is an InUse error that
+// names the process.
+func Open(ctx context.Context, opts Options) (*Manager, error) {
+	if err := os.MkdirAll(opts.Home, 0o700); err != nil {
+		return nil, wrap(err, "creating %s", opts.Home)
+	}
+	lock, err := lockHome(opts.Home)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		opts:   opts,
+		lock:   lock,
+		memory: page.NewArena(),
+		active: make(chan struct{}, activations),
+		warm:   make(map[string]*source),
+		boxes:  make(map[string]*box),
+	}
+	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {
+		m.scratch, err = page.NewFileArena(opts.Home)
+	}
+	if err != nil {
+		lock.Close()
+		return nil, wrap(err, "opening %s", opts.Home)
+	}
+	return m, nil
+}
+
+// lockHome takes the home's lock for the life of this process and leaves the
+// process id in it for whoever comes second.
+func lockHome(home string) (*os.File, error) {
+	path := filepath.Join(home, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, wrap(err, "opening %s", path)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid, _ := os.ReadFile(path)
+		f.Close()
+		return nil, fail(InUse, "stop that process first, or set FORKD_HOME to another directory",
+			"%s is in use by another forkd (process %s)", home, strings.TrimSpace(string(pid)))
+	}
+	err = errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n"))
+	if err != nil {
+		f.Close()
+		return nil, wrap(err, "writing %s", path)
+	}
+	return f, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// Close ends all sandboxes and gives up the home.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	boxes := m.boxes
+	m.boxes = make(map[string]*box)
+	m.mu.Unlock()
+	closeAll(boxes)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for tag, s := range m.warm {
+		delete(m.warm, tag)
+		s.snap.Release()
+	}
+	m.store.Close()
+	return m.lock.Close()
+}
+
+// Stats are counts for metrics.
+type Stats struct {
+	Snapshots int
+	Sandboxes int // that run
+	Pages     int // private pages of all sandboxes
+}
+
+// Stats returns the present counts.
+func (m *Manager) Stats() Stats {
+	st := Stats{Snapshots: len(m.store.List()), Pages: m.memory.InUse() + m.scratch.InUse()}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.boxes {
+		if b.state() == Running {
+			st.Sandboxes++
+		}
+	}
+	return st
+}
+
+// source returns the opened snapshot of a tag, verifying it the first time.
+func (m *Manager) source(tag string) (*source, error) {
+	if !snapshot.ValidTag(tag) {
+		return nil, badTag(tag)
+	}
+	m.mu.Lock()
+	s := m.warm[tag]
+	m.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	snap, err := m.store.Open(tag)
+	if err != nil {
+		return nil, m.openError(tag, err)
+	}
+	s = &source{snap: snap, engine: m.opts.NewEngine()}
+	if err := s.offered(); err != nil {
+		snap.Release()
+		return nil, err
+	}
+	return m.keep(tag, s)
+}
+
+// keep publishes an opened snapshot, unless another request was quicker or the
+// snapshot has been removed meanwhile.
+func (m *Manager) keep(tag string, s *source) (*source, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if other := m.warm[tag]; other != nil {
+		s.snap.Release()
+		return other, nil
+	}
+	if m.closed || !m.store.Exists(tag) {
+		s.snap.Release()
+		return nil, fail(NotFound, "", "there is no snapshot %q any more", tag)
+	}
+	m.warm[tag] = s
+	return s, nil
+}
+
+// offered refuses a snapshot of a CPU that the engine is not.
+func (s *source) offered() error {
+	if have := string(s.engine.ISA()); have != s.snap.Manifest.ISA {
+		return fail(NotBootable, "use a host whose engine offers "+s.snap.Manifest.ISA,
+			"snapshot %q is of a %s machine, the %s engine offers %s", s.snap.Manifest.Tag, s.snap.Manifest.ISA, s.engine.Name(), have)
+	}
+	return nil
+}
+
+func (m *Manager) openError(tag string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, snapshot.ErrNotBootable):
+		return fail(NotFound, m.tagHint(), "there is no snapshot %q", tag)
+	case errors.Is(err, snapshot.ErrNotBootable):
+		return &Error{Code: NotBootable, Message: "snapshot is damaged", Err: err,
+			Hint: fmt.Sprintf("remove it with `forkd rmi %s` and make it again", tag)}
+	}
+	return wrap(err, "opening snapshot %q", tag)
+}
+
+// tagHint lists what there is instead.
+func (m *Manager) tagHint() string {
+	var tags []string
+	for _, e := range m.store.List() {
+		tags = append(tags, e.Tag)
+	}
+	if len(tags) == 0 {
+		return "no snapshot exists yet: `forkd quickstart` makes one"
+	}
+	return "snapshots here: " + strings.Join(tags, ", ")
+}
+
+func badTag(tag string) error {
+	return fail(InvalidArgument, "a tag is 1 to 64 letters, digits, '-' or '_'", "bad tag %q", tag)
+}
+
+// wrap turns an error of the host into an Error, recognising a full disk.
+func wrap(err error, format string, args ...any) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	message := fmt.Sprintf(format, args...)
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &Error{Code: NoSpace, Message: message, Err: err, Hint: "free some disk space, or set FORKD_HOME to another disk"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &Error{Code: Timeout, Message: message, Err: err}
+	case errors.Is(err, context.Canceled):
+		return &Error{Code: Unavailable, Message: message, Err: err}
+	}
+	return &Error{Code: Internal, Message: message, Err: err}
+}
+
+// keyedLock is a set of locks by name. The zero value is ready.
+type keyedLock struct {
+	mu   sync.Mutex
+	held []string
+}
+
+// try takes the lock of a name unless it is held.
+func (k *keyedLock) try(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.Contains(k.held, name) {
+		return false
+	}
+	k.held = append(k.held, name)
+	return true
+}
+
+func (k *keyedLock) release(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held = slices.DeleteFunc(k.held, func(h string) bool { return h == name })
+}

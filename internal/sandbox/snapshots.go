@@ -1,0 +1,192 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// Snapshots lists all snapshots, those that cannot be booted too.
+func (m *Manager) Snapshots() ([]SnapshotInfo, error) {
+	var list []SnapshotInfo
+	for _, e := range m.store.List() {
+		list = append(list, m.describe(e))
+	}
+	return list, nil
+}
+
+// Snapshot describes one snapshot in detail.
+func (m *Manager) Snapshot(tag string) (*SnapshotInfo, error) {
+	if !snapshot.ValidTag(tag) {
+		return nil, badTag(tag)
+	}
+	if !m.store.Exists(tag) {
+		return nil, fail(NotFound, m.tagHint(), "there is no snapshot %q", tag)
+	}
+	e := m.store.Inspect(tag)
+	info := m.describe(e)
+	info.Dependents = m.dependents(tag)
+	if man := e.Manifest; man != nil {
+		info.MemoryLogicalBytes = int64(man.Memory.Pages) * page.Size
+		info.MemoryPhysicalBytes = man.Memory.Bytes()
+		info.DiskPhysicalBytes = man.Scratch.Bytes()
+		info.VMStateBytes = man.State.Size
+		if n := len(man.Memory.Layers); n > 0 {
+			info.ContentHash = man.Memory.Layers[n-1].Digest
+		}
+	}
+	return &info, nil
+}
+
+func (m *Manager) describe(e snapshot.Entry) SnapshotInfo {
+	info := SnapshotInfo{Tag: e.Tag, Dir: m.store.Dir(e.Tag), Status: "ready", Bootable: true}
+	if e.Err != nil {
+		info.Status, info.Bootable, info.Warning = "failed", false, e.Err.Error()
+	}
+	if man := e.Manifest; man != nil {
+		info.CreatedAt, info.BranchedFrom = man.CreatedAt, man.BranchedFrom
+		info.Engine, info.VCPUs, info.MemoryMiB, info.Modules = man.Engine, man.VCPUs, man.MemoryMiB, man.Modules
+	}
+	return info
+}
+
+// dependents returns the ids of the sandboxes that run from a snapshot.
+func (m *Manager) dependents(tag string) (ids []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, b := range m.boxes {
+		if b.tag == tag && b.state() == Running {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// RemoveSnapshot deletes a snapshot. While sandboxes run from it that is an
+// InUse error naming them, unless force ends them first.
+func (m *Manager) RemoveSnapshot(tag string, force bool) error {
+	if !snapshot.ValidTag(tag) {
+		return badTag(tag)
+	}
+	if !m.building.try(tag) {
+		return fail(InUse, "wait until it is ready", "snapshot %q is being made", tag)
+	}
+	defer m.building.release(tag)
+	if ids := m.dependents(tag); len(ids) > 0 {
+		if !force {
+			return fail(InUse, fmt.Sprintf("end them with `forkd kill --tag %s`, or remove it with --force", tag),
+				"snapshot %q is in use by %d sandboxes: %s", tag, len(ids), shorten(ids))
+		}
+		for _, id := range ids {
+			if b, err := m.box(id); err == nil {
+				m.drop(b)
+			}
+		}
+	}
+	if err := m.store.Remove(tag); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return fail(NotFound, m.tagHint(), "there is no snapshot %q", tag)
+		}
+		return wrap(err, "removing snapshot %q", tag)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.warm[tag]; s != nil {
+		delete(m.warm, tag)
+		s.snap.Release()
+	}
+	return nil
+}
+
+// shorten names a few of many ids.
+func shorten(ids []string) string {
+	const show = 5
+	text := ""
+	for i, id := range ids[:min(show, len(ids))] {
+		if i > 0 {
+			text += ", "
+		}
+		text += id
+	}
+	if len(ids) > show {
+		text += fmt.Sprintf(" and %d more", len(ids)-show)
+	}
+	return text
+}
+
+// Progress steps of CreateSnapshot, in order.
+const (
+	stepImage  = "image"
+	stepBoot   = "boot"
+	stepWarm   = "warm"
+	stepFreeze = "freeze"
+)
+
+// CreateSnapshot builds the image, boots a parent from it, warms its runtime,
+// and freezes it under spec.Tag. The parent is ended. If ctx ends or anything
+// fails, nothing of the snapshot stays.
+func (m *Manager) CreateSnapshot(ctx context.Context, spec SnapshotSpec, progress func(Progress)) (*SnapshotInfo, error) {
+	if progress == nil {
+		progress = func(Progress) {}
+	}
+	spec, err := checkSpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	if m.store.Exists(spec.Tag) {
+		return nil, fail(AlreadyExists, fmt.Sprintf("choose another tag, or remove it with `forkd rmi %s`", spec.Tag),
+			"snapshot %q exists already", spec.Tag)
+	}
+	if !m.building.try(spec.Tag) {
+		return nil, fail(AlreadyExists, "wait until it is ready", "snapshot %q is being made already", spec.Tag)
+	}
+	defer m.building.release(spec.Tag)
+	if err := m.build(ctx, spec, progress); err != nil {
+		return nil, wrap(err, "making snapshot %q", spec.Tag)
+	}
+	return m.Snapshot(spec.Tag)
+}
+
+// Defaults and limits of a SnapshotSpec.
+const (
+	defaultMemoryMiB = 512
+	defaultDiskMiB   = 4096
+	maxDiskMiB       = 256 << 10
+)
+
+func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
+	if !snapshot.ValidTag(spec.Tag) {
+		return spec, badTag(spec.Tag)
+	}
+	defaulted(&spec.MemoryMiB, defaultMemoryMiB)
+	defaulted(&spec.DiskMiB, defaultDiskMiB)
+	defaulted(&spec.VCPUs, 1)
+	if spec.Runtime == "" {
+		spec.Runtime = runtimePython
+	}
+	switch {
+	case spec.Runtime != runtimePython && spec.Runtime != runtimeNone:
+		return spec, fail(InvalidArgument, "runtimes are python and none", "unknown runtime %q", spec.Runtime)
+	case spec.Runtime == runtimeNone && len(spec.Modules)+len(spec.WarmUp) > 0:
+		return spec, fail(InvalidArgument, "", "modules and warm-up need a runtime")
+	case spec.MemoryMiB < 128 || spec.MemoryMiB > 64<<10 || spec.MemoryMiB%2 != 0:
+		return spec, fail(InvalidArgument, "", "memory must be an even number of MiB from 128 to %d, not %d", 64<<10, spec.MemoryMiB)
+	case spec.DiskMiB < 16 || spec.DiskMiB > maxDiskMiB:
+		return spec, fail(InvalidArgument, "", "disk must be 16 to %d MiB, not %d", maxDiskMiB, spec.DiskMiB)
+	case spec.VCPUs != 1:
+		return spec, fail(Unsupported, "", "this engine runs machines with one vCPU")
+	}
+	return spec, nil
+}
+
+func defaulted(v *int, value int) {
+	if *v == 0 {
+		*v = value
+	}
+}

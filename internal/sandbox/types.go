@@ -1,0 +1,202 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+)
+
+// Code classifies an error for callers; the strings are part of the REST API.
+type Code string
+
+// The codes, each with the situation it stands for.
+const (
+	InvalidArgument  Code = "invalid_argument"  // the request can never work
+	NotFound         Code = "not_found"         // no such tag, sandbox, file
+	AlreadyExists    Code = "already_exists"    // the name is taken
+	InUse            Code = "in_use"            // something still depends on it
+	NotBootable      Code = "not_bootable"      // the snapshot is damaged or foreign
+	CapacityExceeded Code = "capacity_exceeded" // a limit of this host or daemon
+	NoSpace          Code = "no_space"          // the disk is full
+	SandboxDead      Code = "sandbox_dead"      // the guest has ended or crashed
+	NoRuntime        Code = "no_runtime"        // eval without a warm runtime
+	RuntimeLost      Code = "runtime_lost"      // it died and was started again
+	Timeout          Code = "timeout"           // the deadline passed
+	Unavailable      Code = "unavailable"       // try again later
+	Unsupported      Code = "unsupported"       // this engine or build cannot
+	Internal         Code = "internal"          // a fault of forkd
+)
+
+// Error is what every operation of a Manager fails with.
+type Error struct {
+	Code    Code
+	Message string
+	Hint    string // what to do about it, may be empty
+	Err     error  // cause, may be nil
+}
+
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func fail(code Code, hint, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// State is where a sandbox is in its life.
+type State string
+
+// A sandbox is Running from the moment its fork returned; the other states are
+// final, with a reason in Info.
+const (
+	Running State = "running"
+	Exited  State = "exited"  // the guest powered off or was reset
+	Crashed State = "crashed" // the guest or its host failed
+)
+
+// Info describes a sandbox.
+type Info struct {
+	ID             string
+	SnapshotTag    string
+	Engine         string
+	State          State
+	Reason         string // why it ended
+	CreatedAt      time.Time
+	ExpiresAt      time.Time // zero: never
+	MemoryLimitMiB int       // zero: the guest's whole RAM
+	PrivateKiB     int64     // RAM and disk pages that only this sandbox has
+}
+
+// SnapshotInfo describes a snapshot.
+type SnapshotInfo struct {
+	Tag          string
+	Dir          string
+	CreatedAt    time.Time
+	BranchedFrom string
+	Status       string // "ready", "failed"
+	Bootable     bool
+	Warning      string // why it is not bootable
+
+	// The rest is filled for a single snapshot.
+	Engine              string
+	VCPUs               int
+	MemoryMiB           int
+	Modules             []string // what the warm runtime has imported
+	MemoryLogicalBytes  int64
+	MemoryPhysicalBytes int64
+	DiskPhysicalBytes   int64
+	VMStateBytes        int64
+	ParentTag           string
+	ContentHash         string
+	Dependents          []string // ids of running sandboxes
+}
+
+// SnapshotSpec says what to boot and warm up for a new snapshot.
+type SnapshotSpec struct {
+	Tag       string
+	MemoryMiB int        // default 512
+	VCPUs     int        // default 1
+	DiskMiB   int        // default 4096
+	Packages  []string   // Debian packages besides the default set
+	Mirror    string     // Debian mirror; default from the environment
+	Runtime   string     // "python" (default) or "none"
+	Modules   []string   // imported by the runtime; default numpy
+	WarmUp    []string   // evaluated once, then forgotten
+	Setup     [][]string // commands run before the runtime starts
+}
+
+// Progress reports a step of long work. Total is zero while it is unknown.
+type Progress struct {
+	Step    string // stable name: "packages", "image", "boot", "warm", "freeze"
+	Message string // for people
+	Done    int64
+	Total   int64
+}
+
+// ForkSpec asks for children of a snapshot.
+type ForkSpec struct {
+	Tag            string
+	N              int // 1..1000
+	MemoryLimitMiB int
+	Lifetime       time.Duration // zero: no limit
+	Prewarm        bool          // refresh each child before answering
+}
+
+// ForkResult is the outcome for one child: exactly one field is set.
+type ForkResult struct {
+	Sandbox *Info
+	Err     *Error
+}
+
+// Command is a program to run in a sandbox.
+type Command struct {
+	Args        []string
+	Env         map[string]string
+	Cwd         string
+	User        string        // name or uid[:gid]; default root
+	Timeout     time.Duration // zero: none
+	OutputLimit int64         // bytes per stream; zero: default of 64 MiB
+	Stdin       io.Reader     // nil: empty
+	Stdout      io.Writer     // written as output is produced
+	Stderr      io.Writer
+}
+
+// CommandResult is how a command ended.
+type CommandResult struct {
+	ExitCode        int // 128+n for signal n, 127 not found, 126 not executable
+	Signal          string
+	TimedOut        bool
+	StdoutTruncated bool
+	StderrTruncated bool
+	Duration        time.Duration
+}
+
+// EvalResult is the outcome of an evaluation in the warm runtime.
+type EvalResult struct {
+	Value           json.RawMessage // only when JSON carries it faithfully
+	Repr            string          // empty for statements
+	Stdout, Stderr  []byte
+	StdoutTruncated bool
+	StderrTruncated bool
+	Error           *EvalError
+}
+
+// EvalError is an exception that user code raised.
+type EvalError struct {
+	Type      string
+	Message   string
+	Traceback string
+}
+
+// PingResult tells that the guest's agent answers.
+type PingResult struct {
+	RoundTrip    time.Duration
+	AgentVersion string
+	Uptime       time.Duration // of the guest
+}
+
+// FileInfo describes a file in a sandbox.
+type FileInfo struct {
+	Name    string // base name; may hold any bytes
+	Path    string
+	Size    int64
+	Mode    fs.FileMode
+	ModTime time.Time
+	UID     uint32
+	GID     uint32
+	Target  string // of a symbolic link
+}
+
+// WriteOptions say how WriteFile creates a file.
+type WriteOptions struct {
+	Mode    fs.FileMode // default 0644
+	User    string      // owner; default root
+	Parents bool        // make missing directories
+}
