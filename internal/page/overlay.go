@@ -13,14 +13,20 @@ var ErrQuota = errors.New("page quota exceeded")
 // Overlay is the writable top of one machine over a stack. The first write to
 // a page copies it here. An Overlay is safe for concurrent use; what a page
 // contains is the business of whoever holds it.
+//
+// A page of an overlay is either resident, a page of the arena, or packed, a
+// difference from the stack; the first Read or Write of a packed page makes it
+// resident again.
 type Overlay struct {
 	arena *Arena // immutable
 	quota int    // immutable
 	limit Number // immutable
 
-	mu    sync.Mutex
-	base  *Stack // guarded by mu
-	pages table  // guarded by mu
+	mu     sync.Mutex
+	base   *Stack  // guarded by mu
+	pages  table   // resident pages; guarded by mu
+	packed *packed // may name pages that are resident as well, which count; guarded by mu
+	hidden int     // pages of packed that are not resident; guarded by mu
 }
 
 // NewOverlay returns an empty overlay over base. It takes its own reference to
@@ -39,14 +45,53 @@ func (o *Overlay) Limit() Number { return o.limit }
 // Read returns page n as it is now. The caller must not write to it, and must
 // look it up again after any Write of the same page that reported a move.
 //
+// It panics with an *AllocError if the page is packed and the host has no
+// memory to unpack it.
+//
 // Preconditions: n is below the limit.
 func (o *Overlay) Read(n Number) *Page {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p := o.pages.get(n); p != nil {
+	p, err := o.resident(n)
+	if err != nil {
+		panic(&AllocError{err})
+	}
+	if p != nil {
 		return p
 	}
 	return o.base.Get(n)
+}
+
+// AllocError is what Read panics with when the host is out of memory.
+type AllocError struct{ Err error }
+
+func (e *AllocError) Error() string { return "unpacking a page: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *AllocError) Unwrap() error { return e.Err }
+
+// resident returns page n of this overlay, unpacking it if need be, or nil if
+// the overlay does not have it. The caller holds o.mu.
+func (o *Overlay) resident(n Number) (*Page, error) {
+	if p := o.pages.get(n); p != nil {
+		return p, nil
+	}
+	if o.packed == nil {
+		return nil, nil
+	}
+	i, ok := o.packed.find(n)
+	if !ok {
+		return nil, nil
+	}
+	p, err := o.arena.Alloc()
+	if err != nil {
+		return nil, err
+	}
+	*p = *o.base.Get(n)
+	o.packed.apply(i, p)
+	o.pages.put(n, p)
+	o.hidden--
+	return p, nil
 }
 
 // Write returns page n for writing. moved tells that the page was copied into
@@ -57,10 +102,10 @@ func (o *Overlay) Read(n Number) *Page {
 func (o *Overlay) Write(n Number) (p *Page, moved bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p := o.pages.get(n); p != nil {
-		return p, false, nil
+	if p, err := o.resident(n); p != nil || err != nil {
+		return p, false, err
 	}
-	if o.pages.used >= o.quota {
+	if o.pages.used+o.hidden >= o.quota {
 		return nil, false, ErrQuota
 	}
 	p, err = o.arena.Alloc()
@@ -77,14 +122,89 @@ func (o *Overlay) Write(n Number) (p *Page, moved bool, err error) {
 func (o *Overlay) Private(n Number) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.pages.get(n) != nil
+	if o.pages.get(n) != nil {
+		return true
+	}
+	if o.packed == nil {
+		return false
+	}
+	_, ok := o.packed.find(n)
+	return ok
 }
 
-// Pages returns how many pages the overlay holds.
+// Pages returns how many pages the overlay holds, packed ones included.
 func (o *Overlay) Pages() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.pages.used + o.hidden
+}
+
+// Bytes returns the host memory that the overlay's pages take.
+func (o *Overlay) Bytes() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.pages.used * Size
+	if o.packed != nil {
+		n += o.packed.size()
+	}
+	return n
+}
+
+// Resident returns how many of the overlay's pages are not packed.
+func (o *Overlay) Resident() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return o.pages.used
+}
+
+// Pack stores the overlay as differences from the stack and gives its pages
+// back to the arena; pages that are as they were below it drops. All page
+// pointers handed out before become stale, those for reading too.
+//
+// Preconditions: nothing reads or writes pages of this overlay during the call.
+func (o *Overlay) Pack() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	numbers := o.pages.numbers()
+	slices.Sort(numbers)
+	old := o.packed
+	if old == nil {
+		old = new(packed)
+	}
+	fresh := new(packed)
+	free := make([]*Page, 0, len(numbers))
+	for i := 0; i < len(old.numbers) || len(numbers) > 0; {
+		if len(numbers) == 0 || i < len(old.numbers) && old.numbers[i] < numbers[0] {
+			fresh.copyFrom(old, i)
+			i++
+			continue
+		}
+		n := numbers[0]
+		numbers = numbers[1:]
+		if i < len(old.numbers) && old.numbers[i] == n {
+			i++ // superseded
+		}
+		p := o.pages.get(n)
+		fresh.add(n, p, o.base.Get(n))
+		free = append(free, p)
+	}
+	fresh.data = slices.Clone(fresh.data) // without the room that appending left
+	o.packed, o.hidden, o.pages = fresh, len(fresh.numbers), table{}
+	o.arena.Free(free...)
+}
+
+// unpack makes all pages resident. The caller holds o.mu.
+func (o *Overlay) unpack() error {
+	if o.packed == nil {
+		return nil
+	}
+	for _, n := range o.packed.numbers {
+		if _, err := o.resident(n); err != nil {
+			return err
+		}
+	}
+	o.packed = nil
+	return nil
 }
 
 // Seal moves the overlay's pages into a new layer and returns the stack with
@@ -92,12 +212,15 @@ func (o *Overlay) Pages() int {
 // that are as they were below are dropped, pages that became zero are recorded
 // as holes. The caller owns a reference to the returned stack. All page pointers
 // handed out before become stale, those for reading too: dropped pages are
-// reused.
+// reused. It panics as Read does.
 //
 // Preconditions: nothing writes to pages of this overlay during the call.
 func (o *Overlay) Seal() *Stack {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err := o.unpack(); err != nil {
+		panic(&AllocError{err})
+	}
 	numbers, pages, dropped := o.changed()
 	o.arena.Free(dropped...)
 	o.pages = table{}

@@ -131,6 +131,14 @@ func (w *world) seal() {
 	w.stacks = append(w.stacks, modelStack{s, maps.Clone(m.model)})
 }
 
+func (w *world) pack() {
+	m := w.machine()
+	m.Pack()
+	if m.Resident() != 0 {
+		w.t.Fatal("packed overlay has resident pages")
+	}
+}
+
 func (w *world) fork() {
 	s := w.stack()
 	w.machines = append(w.machines, modelMachine{NewOverlay(s.Stack, w.arena, 0), maps.Clone(s.model)})
@@ -197,6 +205,8 @@ func TestAgainstModel(t *testing.T) {
 					w.kill()
 				case r < 965:
 					w.seal()
+				case r < 967:
+					w.pack()
 				case r < 985:
 					w.drop()
 				case r < 987:

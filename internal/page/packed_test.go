@@ -1,0 +1,140 @@
+package page
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// overlayOf returns an overlay over limit stamped pages.
+func overlayOf(t testing.TB, a *Arena, limit Number) *Overlay {
+	t.Helper()
+	empty := NewStack(limit)
+	defer empty.Release()
+	below := NewOverlay(empty, a, 0)
+	for n := range limit {
+		p, _, err := below.Write(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*p = *stamped(uint64(n) + 1)
+	}
+	base := below.Seal()
+	below.Close()
+	defer base.Release()
+	o := NewOverlay(base, a, 0)
+	t.Cleanup(o.Close)
+	return o
+}
+
+func TestPackKeepsDifferencesOnly(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*Page)
+		pages  int
+		bytes  int
+	}{
+		{"nothing", func(p *Page) {}, 0, 0},
+		{"there and back", func(p *Page) { p[9]++; p[9]-- }, 0, 0},
+		{"first byte", func(p *Page) { p[0]++ }, 1, indexBytes + runHeader + 8},
+		{"last byte", func(p *Page) { p[Size-1]++ }, 1, indexBytes + runHeader + 8},
+		{"near words share a run", func(p *Page) { p[16]++; p[32]++ }, 1, indexBytes + runHeader + 3*8},
+		{"far words do not", func(p *Page) { p[16]++; p[48]++ }, 1, indexBytes + 2*runHeader + 2*8},
+		{"everything", func(p *Page) {
+			for i := range p {
+				p[i]++
+			}
+		}, 1, indexBytes + runHeader + Size},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := NewArena()
+			o := overlayOf(t, a, 4)
+			p := mustWrite(t, o, 2)
+			tc.change(p)
+			want, held := *p, a.InUse()
+			o.Pack()
+			if o.Pages() != tc.pages || o.Bytes() != tc.bytes || o.Private(2) != (tc.pages > 0) {
+				t.Errorf("holds %d pages in %d bytes, private %v; want %d in %d", o.Pages(), o.Bytes(), o.Private(2), tc.pages, tc.bytes)
+			}
+			if a.InUse() != held-1 {
+				t.Errorf("the arena has %d pages in use, want %d", a.InUse(), held-1)
+			}
+			if *o.Read(2) != want {
+				t.Error("page changed by packing")
+			}
+			if *o.Read(1) != *stamped(2) {
+				t.Error("another page changed by packing")
+			}
+		})
+	}
+}
+
+// A page that was packed, changed again and packed again is the later one.
+func TestPackAgain(t *testing.T) {
+	o := overlayOf(t, NewArena(), 8)
+	for round := range 5 {
+		for n := Number(round % 2); n < 8; n += 2 {
+			mustWrite(t, o, n)[100*int(n)] += byte(round + 1)
+		}
+		o.Pack()
+	}
+	for n := range Number(8) {
+		want := *stamped(uint64(n) + 1)
+		want[100*int(n)] += []byte{1 + 3 + 5, 2 + 4}[n%2]
+		if *o.Read(n) != want {
+			t.Errorf("page %d is wrong", n)
+		}
+	}
+}
+
+func TestPackedPagesCountForTheQuota(t *testing.T) {
+	o := overlayOf(t, NewArena(), 8)
+	o.quota = 2
+	mustWrite(t, o, 0)[0]++
+	mustWrite(t, o, 1)[0]++
+	o.Pack()
+	if _, _, err := o.Write(2); err != ErrQuota {
+		t.Errorf("third page: %v, want ErrQuota", err)
+	}
+	mustWrite(t, o, 1)
+}
+
+// BenchmarkPack is a child after its first eval: 500 pages, few words changed.
+func BenchmarkPack(b *testing.B) {
+	const pages = 500
+	rng := rand.New(rand.NewPCG(1, 2))
+	o := overlayOf(b, NewArena(), pages)
+	places := make([]int, 8)
+	for i := range places {
+		places[i] = rng.IntN(Size)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		for n := range Number(pages) {
+			p, _, err := o.Write(n)
+			if err != nil {
+				b.Fatal(err)
+			}
+			p[places[rng.IntN(len(places))]]++
+		}
+		b.StartTimer()
+		o.Pack()
+	}
+	b.ReportMetric(float64(o.Bytes())/pages, "B/page")
+}
+
+func BenchmarkPackAndUnpackPage(b *testing.B) {
+	o := overlayOf(b, NewArena(), 2)
+	mustWriteB(b, o)
+	for b.Loop() {
+		o.Pack()
+		mustWriteB(b, o)
+	}
+}
+
+func mustWriteB(b *testing.B, o *Overlay) {
+	p, _, err := o.Write(1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p[7] = 1
+}
