@@ -43,6 +43,7 @@ type box struct {
 
 	mu     sync.Mutex
 	timer  *time.Timer // of the lifetime; guarded by mu
+	rest   rest        // guarded by mu
 	reason string      // why it was lost, if not through the machine; guarded by mu
 }
 
@@ -146,7 +147,6 @@ func (b *box) endReason() string {
 }
 
 func (b *box) info() Info {
-	memory, scratch := b.machine.PrivatePages()
 	return Info{
 		ID:             b.id,
 		SnapshotTag:    b.tag,
@@ -156,7 +156,7 @@ func (b *box) info() Info {
 		CreatedAt:      b.created,
 		ExpiresAt:      b.expires,
 		MemoryLimitMiB: b.limitMiB,
-		PrivateKiB:     int64(memory+scratch) * 4,
+		PrivateKiB:     int64(b.machine.PrivateBytes()) >> 10,
 	}
 }
 
@@ -167,6 +167,7 @@ func (b *box) close() {
 		if b.timer != nil {
 			b.timer.Stop()
 		}
+		b.rest.cancel()
 		b.mu.Unlock()
 		b.agent.Close()
 		b.machine.Close()

@@ -53,6 +53,7 @@ func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Pr
 	if err != nil {
 		return err
 	}
+	defer m.trimSoon()
 	defer p.close()
 	return p.explain(p.freeze(ctx, m, progress))
 }

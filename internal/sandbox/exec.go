@@ -22,7 +22,11 @@ func (m *Manager) use(ctx context.Context, id string) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b, b.ready(ctx)
+	if err := b.ready(ctx); err != nil {
+		return nil, err
+	}
+	m.touch(b)
+	return b, nil
 }
 
 // Exec runs a command to its end. Output goes to the command's writers as it
@@ -99,7 +103,7 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.manifest.Runtime == "" {
 		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
 	}
-	if err := b.ready(ctx); err != nil {
+	if b, err = m.use(ctx, id); err != nil {
 		return nil, err
 	}
 	r, err := b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})

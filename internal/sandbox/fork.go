@@ -200,6 +200,7 @@ func (m *Manager) drop(b *box) {
 	}
 	m.mu.Unlock()
 	b.close()
+	m.trimSoon()
 }
 
 // retire frees a sandbox that ended by itself. It stays listed, with its

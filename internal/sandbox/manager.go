@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -49,8 +50,9 @@ type Manager struct {
 	memory  *page.Arena // pages of guest RAM
 	scratch *page.Arena // pages of scratch disks
 
-	building keyedLock // one creation per tag at a time
-	active   chan struct{}
+	building keyedLock     // one creation per tag at a time
+	active   chan struct{} // activations in progress
+	trimming atomic.Bool   // a trim is due
 
 	mu     sync.Mutex
 	warm   map[string]*source // opened snapshots by tag; guarded by mu
@@ -85,6 +87,9 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	}
 	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {
 		m.scratch, err = page.NewFileArena(opts.Home)
+	}
+	if err == nil {
+		err = m.memory.Reserve(reservedPages)
 	}
 	if err != nil {
 		lock.Close()

@@ -1,0 +1,89 @@
+package sandbox
+
+import (
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// A sandbox that nobody has used for a moment is packed: its RAM shrinks to
+// what distinguishes it from its snapshot, and the pages serve whoever is
+// active. Timers in the guest bring a few pages back each time they fire, so
+// packing is repeated, ever more rarely.
+const (
+	restAfter   = 250 * time.Millisecond
+	restAtMost  = time.Minute
+	restWorth   = 16      // resident pages that are worth a pack
+	restWorking = 2 << 20 // instructions since the last look that mean work, not rest
+)
+
+// reservedPages are kept faulted in, so that the first children of a burst
+// find memory without asking the host.
+const reservedPages = 32 << 20 / page.Size
+
+// trimAfter is how long memory that was freed is kept for reuse.
+const trimAfter = time.Second
+
+// rest is when a sandbox is looked at next.
+type rest struct {
+	timer *time.Timer
+	pause time.Duration
+	seen  uint64 // instructions at the last look
+	over  bool   // the sandbox is closed
+}
+
+func (r *rest) cancel() {
+	r.over = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// touch notes that a sandbox is used now.
+func (m *Manager) touch(b *box) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rest.pause = restAfter
+	if b.rest.over {
+		return
+	}
+	if b.rest.timer == nil {
+		b.rest.timer = time.AfterFunc(restAfter, func() { m.look(b) })
+		return
+	}
+	b.rest.timer.Reset(restAfter)
+}
+
+// look packs a sandbox unless it works, and comes back later.
+func (m *Manager) look(b *box) {
+	if b.state() != Running {
+		return
+	}
+	now := b.machine.Counters().Instructions
+	b.mu.Lock()
+	working := now-b.rest.seen > restWorking
+	b.rest.seen = now
+	b.mu.Unlock()
+	if !working && b.machine.Resident() >= restWorth {
+		b.machine.Pack()
+		m.trimSoon()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rest.pause = min(2*b.rest.pause, restAtMost)
+	if !b.rest.over {
+		b.rest.timer.Reset(b.rest.pause)
+	}
+}
+
+// trimSoon gives memory that stays free back to the host.
+func (m *Manager) trimSoon() {
+	if m.trimming.Swap(true) {
+		return
+	}
+	time.AfterFunc(trimAfter, func() {
+		m.trimming.Store(false)
+		m.memory.Trim()
+		m.scratch.Trim()
+	})
+}
