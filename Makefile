@@ -1,0 +1,44 @@
+# Thin targets; "make help" lists them. Tools come with the module (go tool), so
+# nothing has to be installed but Go, and gcc for the race detector.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+N       ?= 100
+
+AGENT   := cmd/forkd/guest/forkd-agent.riscv64
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help build quickstart bench test race check generate clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/forkd with the guest agent inside
+	GOOS=linux GOARCH=riscv64 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(AGENT) ./cmd/forkd-agent
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/forkd ./cmd/forkd
+
+quickstart: build ## from nothing to N running children (N=100)
+	bin/forkd quickstart -n $(N) --yes
+
+bench: build ## measure this host
+	bin/forkd bench -n $(N)
+
+test: build ## run the whole test suite
+	$(GO) test ./...
+
+race: build ## run the test suite under the race detector
+	CGO_ENABLED=1 $(GO) test -race -short ./...
+
+check: ## formatting, vet, generated files
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these"; exit 1; }
+	$(GO) vet ./...
+	$(GO) test -run TestGeneratedFilesAreFresh ./api
+
+generate: ## regenerate what comes from api/openapi.yaml
+	$(GO) generate ./...
+
+clean: ## remove what was built
+	rm -rf bin $(AGENT)

@@ -1,0 +1,86 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+
+	"github.com/forkd-dev/forkd/api"
+)
+
+const bytesType = "application/octet-stream"
+
+// ReadFile opens a file for reading; the caller closes it. A read that ends with
+// io.EOF has had the whole file.
+func (c *Client) ReadFile(ctx context.Context, id, path string) (io.ReadCloser, error) {
+	resp, err := c.rest.ReadFile(ctx, id, &api.ReadFileParams{Path: path})
+	if resp, err = c.check(resp, err, http.StatusOK); err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// ReadFileAt opens length bytes of a file from offset on; fewer come if it ends
+// before.
+func (c *Client) ReadFileAt(ctx context.Context, id, path string, offset, length int64) (io.ReadCloser, error) {
+	resp, err := c.rest.ReadFile(ctx, id, &api.ReadFileParams{Path: path, Offset: offset, Length: &length})
+	if resp, err = c.check(resp, err, http.StatusOK); err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// WriteOptions say how WriteFile creates a file.
+type WriteOptions struct {
+	Mode    fs.FileMode // permission bits; zero: 0644
+	User    string      // owner; empty: root
+	Parents bool        // make missing directories
+}
+
+// WriteFile creates or replaces a file with what r holds.
+func (c *Client) WriteFile(ctx context.Context, id, path string, r io.Reader, opts WriteOptions) error {
+	params := api.WriteFileParams{Path: path, User: opts.User, Parents: opts.Parents}
+	if opts.Mode != 0 {
+		if opts.Mode != opts.Mode.Perm() {
+			return errors.New("writing a file: the mode may have permission bits only")
+		}
+		params.Mode = fmt.Sprintf("%04o", opts.Mode)
+	}
+	return c.done(c.rest.WriteFileWithBody(ctx, id, &params, bytesType, r))
+}
+
+// ListFiles lists a directory.
+func (c *Client) ListFiles(ctx context.Context, id, path string) ([]FileInfo, error) {
+	var out []FileInfo
+	resp, err := c.rest.ListFiles(ctx, id, &api.ListFilesParams{Path: path})
+	return out, c.decode(&out, resp, err, http.StatusOK)
+}
+
+// StatFile describes a file; it does not follow a symbolic link.
+func (c *Client) StatFile(ctx context.Context, id, path string) (*FileInfo, error) {
+	var out FileInfo
+	resp, err := c.rest.StatFile(ctx, id, &api.StatFileParams{Path: path})
+	if err := c.decode(&out, resp, err, http.StatusOK); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// MakeDir makes a directory; with parents, missing ones above it too, and then
+// one that exists is fine.
+func (c *Client) MakeDir(ctx context.Context, id, path string, parents bool) error {
+	return c.done(c.rest.MakeDir(ctx, id, &api.MakeDirParams{Path: path, Parents: parents}))
+}
+
+// RenameFile moves a file or a directory.
+func (c *Client) RenameFile(ctx context.Context, id, from, to string) error {
+	return c.done(c.rest.RenameFile(ctx, id, &api.RenameFileParams{From: from, To: to}))
+}
+
+// RemoveFile removes a file or a directory, with recursive all that is in it.
+func (c *Client) RemoveFile(ctx context.Context, id, path string, recursive bool) error {
+	return c.done(c.rest.RemoveFile(ctx, id, &api.RemoveFileParams{Path: path, Recursive: recursive}))
+}

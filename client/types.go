@@ -1,0 +1,25 @@
+package client
+
+import "github.com/forkd-dev/forkd/api"
+
+// The types of the API, under the names that this package's methods use.
+type (
+	EvalRequest     = api.EvalRequest
+	EvalResult      = api.EvalResult
+	ExecExit        = api.ExecExit
+	ExecRequest     = api.ExecRequest
+	ExecResult      = api.ExecResult
+	FileInfo        = api.FileInfo
+	ForkError       = api.ForkError
+	ForkRequest     = api.ForkRequest
+	PingResult      = api.PingResult
+	Progress        = api.Progress
+	SandboxInfo     = api.SandboxInfo
+	SnapshotDetail  = api.SnapshotDetail
+	SnapshotInfo    = api.SnapshotInfo
+	SnapshotRequest = api.SnapshotRequest
+	Version         = api.Version
+)
+
+// Ptr returns a pointer to v, for the fields that distinguish zero from absent.
+func Ptr[T any](v T) *T { return &v }

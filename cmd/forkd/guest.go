@@ -1,0 +1,39 @@
+package main
+
+import (
+	"embed"
+	"errors"
+
+	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+)
+
+// guestFiles has the agent that runs in guests, once "make build" has built it.
+// The directory is embedded whole, so that plain "go build" works without it.
+//
+//go:embed guest
+var guestFiles embed.FS
+
+const agentFile = "guest/forkd-agent.riscv64"
+
+// guestAgent returns the agent's executable.
+func guestAgent() ([]byte, error) {
+	agent, err := guestFiles.ReadFile(agentFile)
+	if err != nil {
+		return nil, &daemon.Error{
+			Message: "this forkd was built without the guest agent",
+			Hint:    "build it with `make build`",
+		}
+	}
+	return agent, nil
+}
+
+// domainError keeps a domain error's hint for people who see it on the command
+// line and not in an answer.
+func domainError(err error) error {
+	var fault *sandbox.Error
+	if errors.As(err, &fault) {
+		return &daemon.Error{Message: err.Error(), Hint: fault.Hint}
+	}
+	return err
+}

@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/daemon"
+)
+
+// App is what the command line needs from the program it is in.
+type App struct {
+	Version string
+	// Program is the path of this program, to start the daemon with; empty: as
+	// the system tells.
+	Program string
+	// Serve runs the daemon until ctx ends.
+	Serve func(ctx context.Context, opts ServeOptions) error
+	// Agent tells whether the guest agent is part of the program; the error
+	// says what to do if not.
+	Agent func() error
+	Streams
+}
+
+// Exit statuses.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+	exitTimeout = 124 // of a command that exec or run runs
+	exitForkd   = 125 // exec and run: forkd itself failed, not the command
+	exitSignal  = 128 // plus the signal's number
+)
+
+// Main runs the command line and returns the exit status: 0 for success, 1 for
+// failure, 2 for wrong usage, 128+n when signal n ended it. exec and run give the
+// status of the command they run; for them, forkd's own failure is 125 and a
+// timeout 124.
+func Main(app App, args []string) int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	stop := onSignal(func(sig syscall.Signal) { cancel(&signalError{sig}) })
+	defer stop()
+	root := newRoot(&factory{app: &app, io: &app.Streams})
+	root.SetArgs(args)
+	return report(ctx, &app.Streams, root.ExecuteContext(ctx))
+}
+
+// signalError is why a command was cancelled.
+type signalError struct{ sig syscall.Signal }
+
+func (e *signalError) Error() string { return "stopped by signal: " + e.sig.String() }
+
+// onSignal calls f for the first signal that asks us to end; after that, signals
+// act as they do by default, so that a second Ctrl-C ends what does not listen.
+// A closed pipe is an error of the write, not a signal, so that what was begun
+// can be undone.
+func onSignal(f func(syscall.Signal)) (stop func()) {
+	signal.Ignore(syscall.SIGPIPE)
+	ch := make(chan os.Signal, 1)
+	done := make(chan struct{})
+	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		select {
+		case sig := <-ch:
+			signal.Stop(ch)
+			f(sig.(syscall.Signal))
+		case <-done:
+		}
+	}()
+	return func() {
+		signal.Stop(ch)
+		close(done)
+	}
+}
+
+// usageError is a mistake in the command line.
+type usageError struct {
+	msg  string
+	hint string
+}
+
+func (e *usageError) Error() string { return e.msg }
+
+func usagef(format string, args ...any) error {
+	return &usageError{msg: fmt.Sprintf(format, args...)}
+}
+
+// hinted is an error of the command line itself that knows a way out.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e *hinted) Unwrap() error { return e.error }
+
+// statusError ends the program with a status. Without an error it does so
+// silently: whatever had to be said has been.
+type statusError struct {
+	status int
+	err    error
+}
+
+func (e *statusError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *statusError) Unwrap() error { return e.err }
+
+// status returns nil for 0.
+func status(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return &statusError{status: code}
+}
+
+// report tells of an error and returns the exit status.
+func report(ctx context.Context, io *Streams, err error) int {
+	if err == nil {
+		return 0
+	}
+	var sig *signalError
+	var use *usageError
+	var with *statusError
+	code := exitFailure
+	switch {
+	case errors.As(context.Cause(ctx), &sig):
+		fmt.Fprintf(io.Err, "forkd: error: %s\n", sig)
+		return exitSignal + int(sig.sig)
+	case errors.Is(err, syscall.EPIPE) && !errors.As(err, new(*client.ConnectError)):
+		return exitSignal + int(syscall.SIGPIPE)
+	case errors.As(err, &use):
+		code = exitUsage
+	case errors.As(err, &with):
+		if with.err == nil {
+			return with.status
+		}
+		code = with.status
+	}
+	for _, err := range parts(err) {
+		fmt.Fprintf(io.Err, "forkd: error: %s\n", err)
+		if hint := hintOf(err); hint != "" {
+			fmt.Fprintf(io.Err, "forkd: hint: %s\n", hint)
+		}
+	}
+	return code
+}
+
+// parts takes joined errors apart, so that each is told on a line of its own.
+func parts(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, err := range joined.Unwrap() {
+		all = append(all, parts(err)...)
+	}
+	return all
+}
+
+// hintOf finds what to do about an error.
+func hintOf(err error) string {
+	var own *hinted
+	var use *usageError
+	var remote *client.Error
+	var local *daemon.Error
+	var connect *client.ConnectError
+	var other interface{ Hint() string }
+	switch {
+	case errors.As(err, &own):
+		return own.hint
+	case errors.As(err, &use):
+		return use.hint
+	case errors.As(err, &remote):
+		return remote.Hint
+	case errors.As(err, &local):
+		return local.Hint
+	case errors.As(err, &connect):
+		return "start it with `forkd serve`, or unset FORKD_URL to use your own"
+	case errors.As(err, &other):
+		return other.Hint()
+	}
+	return ""
+}
+
+func newRoot(f *factory) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "forkd",
+		Short: "Fork warm microVMs",
+		Long: `forkd forks microVMs: a parent boots once, warms a runtime and is frozen into a
+snapshot; children start from that instant and share its memory copy-on-write.
+
+Begin with "forkd quickstart".`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := "see `forkd --help`"
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = fmt.Sprintf("did you mean `forkd %s`?", near[0])
+			}
+			return &usageError{msg: fmt.Sprintf("unknown command %q", args[0]), hint: hint}
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetIn(f.io.In)
+	root.SetOut(f.io.Out)
+	root.SetErr(f.io.Err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{msg: err.Error(), hint: fmt.Sprintf("see `%s --help`", cmd.CommandPath())}
+	})
+	root.PersistentFlags().StringVar(&f.url, "url", "", "`URL` of the daemon (FORKD_URL; your own daemon by default)")
+	root.AddGroup(
+		&cobra.Group{ID: "start", Title: "Getting started:"},
+		&cobra.Group{ID: "box", Title: "Sandboxes:"},
+		&cobra.Group{ID: "snap", Title: "Snapshots:"},
+		&cobra.Group{ID: "host", Title: "Daemon and host:"},
+	)
+	for group, commands := range map[string][]*cobra.Command{
+		"start": {newQuickstart(f), newDoctor(f), newRun(f)},
+		"box":   {newFork(f), newExec(f), newEval(f), newPing(f), newLs(f), newKill(f)},
+		"snap":  {newSnapshot(f), newImages(f), newSnapshotInfo(f), newRmi(f)},
+		"host":  {newServe(f), newBench(f), newVersion(f)},
+	} {
+		for _, cmd := range commands {
+			cmd.GroupID = group
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(newEnvironment(), newExitCodes())
+	return root
+}
+
+// newEnvironment is a help topic.
+func newEnvironment() *cobra.Command {
+	return &cobra.Command{
+		Use:   "environment",
+		Short: "Environment variables that forkd reads",
+		Long: `FORKD_URL            where the daemon is: http://host:port or unix:///path. When it is
+                     not set, your own daemon is used, and started if needed.
+FORKD_TOKEN          bearer token that the daemon demands and clients send
+FORKD_TAG            snapshot to use when no --tag is given; pyagent otherwise
+FORKD_HOME           where the daemon keeps its data; $XDG_DATA_HOME/forkd or
+                     ~/.local/share/forkd otherwise
+FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
+                     sources otherwise`,
+	}
+}
+
+// newExitCodes is a help topic.
+func newExitCodes() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exit-codes",
+		Short: "Exit statuses of forkd",
+		Long: `0      success
+1      failure
+2      wrong usage
+128+n  ended by signal n, for example 130 by Ctrl-C
+
+exec and run give the exit status of the command they run. Beyond that
+124    the command took longer than --timeout
+125    forkd itself failed, so the command may not have run
+126    the command cannot be executed
+127    the command was not found
+128+n  the command was ended by signal n`,
+	}
+}

@@ -1,0 +1,315 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+	"github.com/forkd-dev/forkd/internal/server"
+	"github.com/forkd-dev/forkd/internal/server/servertest"
+)
+
+// TestMain makes this test binary a forkd without machines, for the stories in
+// testdata.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"forkd": func() { os.Exit(Main(fakeApp(System()), os.Args[1:])) }})
+}
+
+// fakeApp is forkd with a fake domain behind "serve".
+func fakeApp(io Streams) App {
+	program, _ := exec.LookPath("forkd")
+	return App{
+		Version: "v0-test", Program: program, Streams: io,
+		Agent: func() error { return nil },
+		Serve: func(ctx context.Context, o ServeOptions) error {
+			return daemon.Serve(ctx, daemon.Config{
+				Home: o.Home, Listen: o.Listen, ListenOptional: o.ListenOptional, Token: o.Token, Log: o.Log,
+				Version: "v0-test", Engine: "fake",
+				Open: func(context.Context) (daemon.Backend, error) { return newFake(o.Home), nil },
+			})
+		},
+	}
+}
+
+func newFake(dir string) *servertest.Fake {
+	fake := servertest.New(dir, "base")
+	fake.CreateSteps = []sandbox.Progress{
+		{Step: "packages", Message: "fetching packages", Done: 1, Total: 2},
+		{Step: "packages", Message: "fetching packages", Done: 2, Total: 2},
+		{Step: "boot"},
+	}
+	return fake
+}
+
+// TestStories runs testdata/*.txt, the command line's specification. Each has a
+// daemon of its own, in this process, with one snapshot, "base".
+func TestStories(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			socket := filepath.Join(env.WorkDir, "s")
+			l, err := net.Listen("unix", socket)
+			if err != nil {
+				return err
+			}
+			srv := &http.Server{Handler: server.New(server.Config{Manager: newFake(env.WorkDir), Version: "v0-test", Engine: "fake"})}
+			go srv.Serve(l)
+			home := filepath.Join(env.WorkDir, "home")
+			env.Defer(func() {
+				srv.Close()
+				stopDaemon(home)
+			})
+			env.Setenv("FORKD_URL", "unix://"+socket)
+			env.Setenv("FORKD_HOME", home)
+			env.Setenv("FORKD_TAG", "base")
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status": wantStatus,
+			"stop": func(ts *testscript.TestScript, _ bool, _ []string) {
+				stopDaemon(ts.Getenv("FORKD_HOME"))
+			},
+		},
+	})
+}
+
+// wantStatus is "status N command…": the exact exit status.
+func wantStatus(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("status %d, want %d", got, want)
+	}
+}
+
+// stopDaemon ends a daemon that a story has started.
+func stopDaemon(home string) {
+	c, err := client.New(client.Config{URL: "unix://" + client.Socket(home)})
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	v, err := c.Version(context.Background())
+	if err != nil {
+		return
+	}
+	syscall.Kill(v.PID, syscall.SIGTERM)
+	for range 1000 {
+		if !daemon.Running(home) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// terminal runs a command line with all streams on a terminal, against a fake
+// daemon, and returns what it wrote.
+func terminal(t *testing.T, fake *servertest.Fake, input string, args ...string) (status int, out, errs string) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: server.New(server.Config{
+		Manager: fake, Version: "v0-test", Engine: "fake", Log: slog.New(slog.DiscardHandler),
+	})}
+	go srv.Serve(l)
+	defer srv.Close()
+	var stdout, stderr strings.Builder
+	io := Streams{
+		In: strings.NewReader(input), Out: &stdout, Err: &stderr,
+		InTTY: true, OutTTY: true, ErrTTY: true,
+	}
+	t.Setenv("FORKD_URL", "")
+	status = Main(fakeApp(io), append([]string{"--url", "unix://" + socket}, args...))
+	return status, stdout.String(), stderr.String()
+}
+
+func TestTablesOnTerminal(t *testing.T) {
+	fake := newFake(t.TempDir())
+	status, out, errs := terminal(t, fake, "", "fork", "-t", "base", "-n", "2", "--timeout", "1h")
+	if status != 0 {
+		t.Fatal(errs)
+	}
+	lines := strings.Split(out, "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "ID ") || strings.Fields(lines[1])[0] != "sb-0001" {
+		t.Errorf("fork printed\n%s", out)
+	}
+	if strings.Contains(out, "\t") || !strings.Contains(out, "0s ago") || !strings.Contains(out, "in 59m") || !strings.Contains(out, "64.0 KiB") {
+		t.Errorf("fork printed\n%s", out)
+	}
+	if i, j := strings.Index(lines[0], "STATE"), strings.Index(lines[1], "running"); i != j {
+		t.Errorf("columns are not aligned:\n%s", out)
+	}
+	status, out, errs = terminal(t, servertest.New(t.TempDir()), "", "ls")
+	if status != 0 || out != "" || errs != "no sandboxes\n" {
+		t.Errorf("an empty list: %d %q %q", status, out, errs)
+	}
+	_, out, _ = terminal(t, fake, "", "images", "--json")
+	if !strings.HasPrefix(out, "[\n  {\n") {
+		t.Errorf("JSON on a terminal: %q", out)
+	}
+}
+
+func TestProgressOnTerminal(t *testing.T) {
+	fake := newFake(t.TempDir())
+	status, out, errs := terminal(t, fake, "", "snapshot", "-t", "new")
+	if status != 0 || !strings.HasPrefix(out, "snapshot new is ready (") {
+		t.Fatalf("%d %q %q", status, out, errs)
+	}
+	for _, want := range []string{
+		"\r\x1b[Kfetching packages  50%  (0s)", "\r\x1b[Kfetching packages  100%  (0s)\n", "\r\x1b[Kboot the parent  (0s)\n",
+	} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in %q", want, errs)
+		}
+	}
+}
+
+func TestQuickstartAsks(t *testing.T) {
+	for answer, want := range map[string]int{"n\n": 1, "no\n": 1, "y\n": 0, "\n": 0, "Yes\n": 0} {
+		fake := newFake(t.TempDir())
+		status, _, errs := terminal(t, fake, answer, "quickstart", "-n", "1", "-t", "new")
+		all, _ := fake.Snapshots()
+		if status != want || (len(all) == 2) != (want == 0) || !strings.Contains(errs, "[Y/n]") {
+			t.Errorf("%q: status %d, %d snapshots, %s", answer, status, len(all), errs)
+		}
+	}
+	if status, _, errs := terminal(t, newFake(t.TempDir()), "", "quickstart", "-n", "1", "-t", "new", "--yes"); status != 0 || strings.Contains(errs, "[Y/n]") {
+		t.Errorf("with --yes: %d %s", status, errs)
+	}
+}
+
+func TestQuickstartWrongAnswer(t *testing.T) {
+	fake := newFake(t.TempDir())
+	fake.Evals = map[string]sandbox.EvalResult{probe: {Repr: "[0.0]"}}
+	status, out, errs := terminal(t, fake, "", "quickstart", "-n", "3", "-t", "base")
+	if status != 1 || !strings.Contains(out, "0/3 right answers") || !strings.Contains(errs, "forkd: error: 3 of 3 answers were wrong\n") {
+		t.Errorf("%d\n%s\n%s", status, out, errs)
+	}
+	if left := fake.Sandboxes(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestPartialFork(t *testing.T) {
+	fake := newFake(t.TempDir())
+	fake.ForkError = func(i int) *sandbox.Error {
+		if i == 1 {
+			return &sandbox.Error{Code: sandbox.NoSpace, Message: "the disk is full", Hint: "free some"}
+		}
+		return nil
+	}
+	status, out, errs := terminal(t, fake, "", "fork", "-t", "base", "-n", "3", "-q")
+	if status != 1 || out != "sb-0001\nsb-0002\n" ||
+		errs != "forkd: child 1: the disk is full\nforkd: error: 1 of 3 children could not be started\nforkd: hint: free some\n" {
+		t.Errorf("fork: %d %q %q", status, out, errs)
+	}
+	if left := fake.Sandboxes(); len(left) != 2 {
+		t.Errorf("fork keeps what runs, there are %d", len(left))
+	}
+	if status, _, _ := terminal(t, fake, "", "quickstart", "-t", "base", "-n", "3"); status != 1 {
+		t.Errorf("quickstart: %d", status)
+	}
+	if left := fake.Sandboxes(); len(left) != 2 {
+		t.Errorf("quickstart ends what it made, there are %d", len(left))
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"90": 90 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "5ms": 5 * time.Millisecond,
+	} {
+		var d duration
+		if err := d.Set(text); err != nil || time.Duration(d) != want {
+			t.Errorf("%s: %v %v", text, time.Duration(d), err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "-5s", "x", "1e999", "NaN", "1y"} {
+		var d duration
+		if d.Set(text) == nil {
+			t.Errorf("%q was taken as %v", text, time.Duration(d))
+		}
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	var values []float64
+	for i := range 200 {
+		values = append(values, float64((i*7)%200+1)) // 1 to 200, mixed
+	}
+	for p, want := range map[int]float64{50: 100, 99: 198, 100: 200, 1: 2} {
+		if got := percentile(values, p); got != want {
+			t.Errorf("p%d = %v, want %v", p, got, want)
+		}
+	}
+	if got := percentile([]float64{3}, 50); got != 3 {
+		t.Errorf("of one value: %v", got)
+	}
+}
+
+func TestProcessMeasures(t *testing.T) {
+	pss, err := parsePSS([]byte("55d0-7ffe ---p 00000000 00:00 0 [rollup]\nRss:    120 kB\nPss:     87 kB\nPss_Dirty: 3 kB\n"))
+	if err != nil || pss != 87 {
+		t.Errorf("PSS %d %v", pss, err)
+	}
+	if _, err := parsePSS([]byte("Rss: 1 kB\n")); err == nil {
+		t.Error("no PSS, no error")
+	}
+	stat, err := parseStat([]byte("42 (a) b (c) S 7 1 1 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 100 1 1\n"))
+	if err != nil || stat.parent != 7 || stat.ticks != 300 {
+		t.Errorf("stat %+v %v", stat, err)
+	}
+	for _, text := range []string{"", "1 (a) S", "1 (a) S x 1 1 0 -1 4194304 100 0 0 0 y z 0 0"} {
+		if _, err := parseStat([]byte(text)); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
+
+// TestProcessesOfDaemon: the daemon's descendants count, others do not.
+func TestProcessesOfDaemon(t *testing.T) {
+	root := t.TempDir()
+	for pid, parent := range map[int]int{10: 1, 11: 10, 12: 11, 20: 1} {
+		dir := filepath.Join(root, strconv.Itoa(pid))
+		os.Mkdir(dir, 0o700)
+		os.WriteFile(filepath.Join(dir, "stat"), []byte(strconv.Itoa(pid)+" (x) S "+strconv.Itoa(parent)+" 1 1 0 -1 4 1 0 0 0 100 0 0 0 2"), 0o600)
+		os.WriteFile(filepath.Join(dir, "smaps_rollup"), []byte("Pss: 1000 kB\n"), 0o600)
+	}
+	p := &processes{root: root, daemon: 10}
+	if kib, err := p.pss(); err != nil || kib != 3000 {
+		t.Errorf("PSS %d %v, want that of 10, 11 and 12", kib, err)
+	}
+	if secs, err := p.cpu(); err != nil || secs != 3 {
+		t.Errorf("CPU %v %v", secs, err)
+	}
+	p.daemon = 99
+	if _, err := p.pss(); err == nil {
+		t.Error("a daemon that is not here was measured")
+	}
+}

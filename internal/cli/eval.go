@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+type evalOptions struct {
+	f       *factory
+	child   string
+	timeout duration
+	json    bool
+}
+
+func newEval(f *factory) *cobra.Command {
+	o := &evalOptions{f: f}
+	cmd := &cobra.Command{
+		Use:   "eval [flags] [--] CODE...",
+		Short: "Evaluate code in a sandbox's warm runtime",
+		Long: `Evaluate an expression or statements in the warm runtime of a sandbox. State is kept
+between evaluations. What the code prints is passed on, then comes its value. An
+exception's traceback goes to standard error and the exit status is 1. The code "-"
+is read from standard input.`,
+		Example: `  forkd eval 'numpy.zeros(5).tolist()'`,
+		Args:    atLeast(1, "code"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+	}
+	cmd.Flags().SetInterspersed(false)
+	childFlag(cmd, &o.child)
+	cmd.Flags().Var(&o.timeout, "timeout", "interrupt the code after this `time`")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *evalOptions) run(ctx context.Context, args []string) error {
+	code := strings.Join(args, " ")
+	if code == "-" {
+		text, err := io.ReadAll(o.f.io.In)
+		if err != nil {
+			return fmt.Errorf("reading the code: %w", err)
+		}
+		code = string(text)
+	}
+	if strings.TrimSpace(code) == "" {
+		return usagef("the code is empty")
+	}
+	c, err := o.f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	id, err := pick(ctx, c, o.child)
+	if err != nil {
+		return err
+	}
+	res, err := c.Eval(ctx, id, client.EvalRequest{Code: code, TimeoutSecs: o.timeout.secs()})
+	if err != nil {
+		return err
+	}
+	if o.json {
+		if err := o.f.io.json(res); err != nil {
+			return err
+		}
+		return status(res.ExitCode)
+	}
+	return o.print(res)
+}
+
+func (o *evalOptions) print(res *client.EvalResult) error {
+	out, errs := o.f.io.Out, o.f.io.Err
+	if _, err := out.Write(exact(res.Stdout, res.StdoutB64)); err != nil {
+		return err
+	}
+	errs.Write(exact(res.Stderr, res.StderrB64))
+	if res.StdoutTruncated || res.StderrTruncated {
+		fmt.Fprintln(errs, "forkd: the output was cut at the limit")
+	}
+	if res.Error != nil {
+		trace := strings.TrimRight(res.Error.Traceback, "\n")
+		if trace == "" {
+			trace = res.Error.Type + ": " + res.Error.Message
+		}
+		fmt.Fprintln(errs, trace)
+		return status(exitFailure)
+	}
+	if res.Result != nil && *res.Result != "None" {
+		if _, err := fmt.Fprintln(out, *res.Result); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exact gives the bytes behind a text.
+func exact(text string, bytes []byte) []byte {
+	if bytes != nil {
+		return bytes
+	}
+	return []byte(text)
+}

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/daemon"
+)
+
+// defaultTag is the snapshot that quickstart makes.
+const defaultTag = "pyagent"
+
+// factory gives commands what they work with.
+type factory struct {
+	app *App
+	io  *Streams
+	url string // --url
+}
+
+// connect returns a client for the daemon that was named, or for the user's own,
+// which it starts if it does not run.
+func (f *factory) connect(ctx context.Context) (*client.Client, error) {
+	if url := f.named(); url != "" {
+		return f.client(url)
+	}
+	home, err := client.Home()
+	if err != nil {
+		return nil, err
+	}
+	program := f.app.Program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	argv := []string{program, "serve", "--listen-optional"}
+	err = daemon.Start(ctx, home, argv, func(pid int) {
+		fmt.Fprintf(f.io.Err, "forkd: starting the daemon (process %d, log %s)\n", pid, daemon.LogFile(home))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f.client("unix://" + client.Socket(home))
+}
+
+// existing is connect without starting anything.
+func (f *factory) existing() (*client.Client, error) {
+	if url := f.named(); url != "" {
+		return f.client(url)
+	}
+	home, err := client.Home()
+	if err != nil {
+		return nil, err
+	}
+	return f.client("unix://" + client.Socket(home))
+}
+
+func (f *factory) named() string { return cmp.Or(f.url, os.Getenv("FORKD_URL")) }
+
+func (f *factory) client(url string) (*client.Client, error) {
+	return client.New(client.Config{URL: url, Token: os.Getenv("FORKD_TOKEN")})
+}
+
+// pick returns the sandbox that was named, or else the youngest one that runs.
+func pick(ctx context.Context, c *client.Client, id string) (string, error) {
+	if id != "" {
+		return id, nil
+	}
+	boxes, err := c.Sandboxes(ctx)
+	if err != nil {
+		return "", err
+	}
+	for i := len(boxes) - 1; i >= 0; i-- {
+		if boxes[i].State == "running" {
+			return boxes[i].ID, nil
+		}
+	}
+	return "", &hinted{fmt.Errorf("no sandbox is running"), "make one with `forkd fork`"}
+}
+
+// envTag is the default of --tag.
+func envTag() string { return cmp.Or(os.Getenv("FORKD_TAG"), defaultTag) }

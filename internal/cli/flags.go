@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// duration is a flag that takes 90s, 1m30s or a number of seconds.
+type duration time.Duration
+
+func (d *duration) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return time.Duration(*d).String()
+}
+
+func (d *duration) Type() string { return "duration" }
+
+func (d *duration) Set(text string) error {
+	v, err := time.ParseDuration(text)
+	if secs, numErr := strconv.ParseFloat(text, 64); numErr == nil {
+		v, err = time.Duration(secs*float64(time.Second)), nil
+	}
+	if err != nil || v <= 0 {
+		return fmt.Errorf("give a time such as 90s, 5m or a number of seconds over 0")
+	}
+	*d = duration(v)
+	return nil
+}
+
+// secs is the duration as the API has it; nil for none.
+func (d duration) secs() *float64 {
+	if d == 0 {
+		return nil
+	}
+	v := time.Duration(d).Seconds()
+	return &v
+}
+
+func jsonFlag(cmd *cobra.Command, p *bool) {
+	cmd.Flags().BoolVar(p, "json", false, "print JSON")
+}
+
+func tagFlag(cmd *cobra.Command, p *string) {
+	cmd.Flags().StringVarP(p, "tag", "t", envTag(), "`snapshot` to fork (FORKD_TAG)")
+}
+
+func childFlag(cmd *cobra.Command, p *string) {
+	cmd.Flags().StringVarP(p, "child", "c", "", "`ID` of the sandbox; the youngest that runs by default")
+}
+
+// atLeast wants n or more arguments and says what they are.
+func atLeast(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < n {
+			return &usageError{msg: "missing " + what, hint: "usage: " + cmd.UseLine()}
+		}
+		return nil
+	}
+}
+
+// exactly wants n arguments.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return &usageError{msg: fmt.Sprintf("unexpected argument %q", args[n]), hint: "usage: " + cmd.UseLine()}
+		}
+		return atLeast(n, what)(cmd, args)
+	}
+}
+
+func noArgs() cobra.PositionalArgs { return exactly(0, "") }
+
+// environ turns the values of --env into variables. A name alone takes the value
+// that it has here.
+func environ(values []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, v := range values {
+		name, value, given := strings.Cut(v, "=")
+		if name == "" {
+			return nil, usagef("--env %s: give NAME=VALUE or NAME", v)
+		}
+		if !given {
+			var set bool
+			if value, set = os.LookupEnv(name); !set {
+				continue
+			}
+		}
+		env[name] = value
+	}
+	return env, nil
+}

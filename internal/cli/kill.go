@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/client"
+)
+
+type killOptions struct {
+	f    *factory
+	all  bool
+	tag  string
+	json bool
+}
+
+func newKill(f *factory) *cobra.Command {
+	o := &killOptions{f: f}
+	cmd := &cobra.Command{
+		Use:     "kill {ID... | --all | --tag TAG}",
+		Aliases: []string{"destroy"},
+		Short:   "End sandboxes",
+		Long:    "End sandboxes and print the ids of those that were ended.",
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+	}
+	cmd.Flags().BoolVar(&o.all, "all", false, "end all sandboxes")
+	cmd.Flags().StringVarP(&o.tag, "tag", "t", "", "end the sandboxes of this `snapshot`")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *killOptions) run(ctx context.Context, ids []string) error {
+	ways := 0
+	for _, chosen := range []bool{o.all, o.tag != "", len(ids) > 0} {
+		if chosen {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return &usageError{msg: "say which sandboxes to end", hint: "give ids, or --all, or --tag TAG"}
+	}
+	c, err := o.f.existing()
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		if ids, err = o.find(ctx, c); err != nil {
+			return err
+		}
+	}
+	killed, err := killEach(ctx, c, ids)
+	if o.json {
+		return errors.Join(o.f.io.json(map[string][]string{"killed": killed}), err)
+	}
+	for _, id := range killed {
+		fmt.Fprintln(o.f.io.Out, id)
+	}
+	return err
+}
+
+// find lists the sandboxes to end. Without a daemon there are none.
+func (o *killOptions) find(ctx context.Context, c *client.Client) ([]string, error) {
+	boxes, err := c.Sandboxes(ctx)
+	if errors.As(err, new(*client.ConnectError)) && o.f.named() == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, box := range boxes {
+		if o.all || box.SnapshotTag == o.tag {
+			ids = append(ids, box.ID)
+		}
+	}
+	return ids, nil
+}
+
+// killEach ends sandboxes, several at a time, and returns those that it ended,
+// in their order, and what kept it from ending the others.
+func killEach(ctx context.Context, c *client.Client, ids []string) (killed []string, err error) {
+	errs := make([]error, len(ids))
+	each(len(ids), func(i int) { errs[i] = c.Kill(ctx, ids[i]) })
+	killed = []string{}
+	for i, id := range ids {
+		if errs[i] == nil {
+			killed = append(killed, id)
+		}
+	}
+	return killed, errors.Join(errs...)
+}
+
+// killAll ends sandboxes that this process made, though ctx may have ended. One
+// that is gone already is fine.
+func killAll(ctx context.Context, c *client.Client, ids []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+	defer cancel()
+	errs := make([]error, len(ids))
+	each(len(ids), func(i int) {
+		if err := c.Kill(ctx, ids[i]); !client.IsCode(err, api.ErrorCodeNotFound) {
+			errs[i] = err
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// fanOut is how many requests are under way at once. It is more than the CPUs,
+// as a request waits for the guest.
+const fanOut = 16
+
+// each calls do for every i below n.
+func each(n int, do func(i int)) {
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(n, fanOut) {
+		wg.Go(func() {
+			for i := range next {
+				do(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+)
+
+// progress shows work that takes its time, on standard error: on a terminal as
+// one line that changes, in a pipe as one line per step. It keeps how long each
+// step took.
+type progress struct {
+	io    *Streams
+	times []stepTime // of the steps that ended
+
+	name  string    // of the step under way, empty between steps
+	begun time.Time // the step
+	shown time.Time // the line
+	open  bool      // a line on the terminal is not ended
+}
+
+// stepTime is how long a step took.
+type stepTime struct {
+	Step string  `json:"step"`
+	Ms   float64 `json:"ms"`
+}
+
+// stepTitles says in words what a step is.
+var stepTitles = map[string]string{
+	"daemon":   "reach the daemon",
+	"find":     "look for the snapshot",
+	"packages": "fetch packages",
+	"image":    "build the image",
+	"boot":     "boot the parent",
+	"warm":     "warm the runtime",
+	"freeze":   "freeze the snapshot",
+	"fork":     "fork the children",
+	"eval":     "evaluate " + probe + " in each",
+	"kill":     "end the children",
+}
+
+func title(step string) string { return cmp.Or(stepTitles[step], step) }
+
+func newProgress(io *Streams) *progress { return &progress{io: io} }
+
+// redraw is how often a line on the terminal may change.
+const redraw = 100 * time.Millisecond
+
+// begin tells that a step has begun, and that the one before has ended.
+func (p *progress) begin(step string) { p.update(step, "", 0, 0) }
+
+// update tells how far a step is. An empty message stands for the step's title,
+// total is zero while it is unknown.
+func (p *progress) update(step, message string, done, total int64) {
+	now := time.Now()
+	first := step != p.name
+	if first {
+		p.end()
+		p.name, p.begun = step, now
+	}
+	message = cmp.Or(message, title(step))
+	if !p.io.ErrTTY {
+		if first {
+			fmt.Fprintf(p.io.Err, "forkd: %s\n", message)
+		}
+		return
+	}
+	if !first && now.Sub(p.shown) < redraw && done != total {
+		return
+	}
+	p.shown, p.open = now, true
+	if total > 0 {
+		message += fmt.Sprintf("  %d%%", min(done, total)*100/total)
+	}
+	fmt.Fprintf(p.io.Err, "\r\x1b[K%s  (%s)", message, brief(now.Sub(p.begun)))
+}
+
+// end ends the step that is under way.
+func (p *progress) end() {
+	if p.open {
+		fmt.Fprintln(p.io.Err)
+		p.open = false
+	}
+	if p.name != "" {
+		p.times = append(p.times, stepTime{p.name, millis(time.Since(p.begun))})
+		p.name = ""
+	}
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+// ServeOptions say how to run the daemon.
+type ServeOptions struct {
+	Home           string
+	Listen         string // host:port; empty: the Unix socket only
+	ListenOptional bool   // go on without TCP if the port is taken
+	Token          string
+	Log            *slog.Logger
+}
+
+type serveOptions struct {
+	f         *factory
+	listen    string
+	optional  bool
+	tokenFile string
+	verbose   bool
+	json      bool
+}
+
+func newServe(f *factory) *cobra.Command {
+	o := &serveOptions{f: f}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `Run the daemon in the foreground. It serves REST on a TCP address and on the Unix
+socket forkd.sock in its home (FORKD_HOME). Other commands start it by themselves.
+
+Without a token it listens on loopback only. With one (FORKD_TOKEN or --token-file)
+every request over TCP must bear it. Sandboxes end with the daemon.`,
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	cmd.Flags().StringVar(&o.listen, "listen", "", "`host:port` to listen on; empty for none (default that of FORKD_URL, or 127.0.0.1:8889)")
+	cmd.Flags().BoolVar(&o.optional, "listen-optional", false, "go on without TCP if the port is taken")
+	cmd.Flags().StringVar(&o.tokenFile, "token-file", "", "`file` that holds the token (FORKD_TOKEN)")
+	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log reading requests too")
+	cmd.Flags().BoolVar(&o.json, "json", false, "log JSON lines")
+	return cmd
+}
+
+func (o *serveOptions) run(cmd *cobra.Command) error {
+	home, err := client.Home()
+	if err != nil {
+		return err
+	}
+	token, err := o.token()
+	if err != nil {
+		return err
+	}
+	listen := o.listen
+	if !cmd.Flags().Changed("listen") {
+		if listen, err = listenFromEnv(); err != nil {
+			return err
+		}
+	}
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	var handler slog.Handler = slog.NewTextHandler(o.f.io.Err, &slog.HandlerOptions{Level: level})
+	if o.json {
+		handler = slog.NewJSONHandler(o.f.io.Err, &slog.HandlerOptions{Level: level})
+	}
+	return o.f.app.Serve(cmd.Context(), ServeOptions{
+		Home: home, Listen: listen, ListenOptional: o.optional, Token: token, Log: slog.New(handler),
+	})
+}
+
+func (o *serveOptions) token() (string, error) {
+	if o.tokenFile == "" {
+		return os.Getenv("FORKD_TOKEN"), nil
+	}
+	text, err := os.ReadFile(o.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("reading the token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		// Serving without a token would be the opposite of what was asked for.
+		return "", fmt.Errorf("reading the token: %s is empty", o.tokenFile)
+	}
+	return token, nil
+}
+
+// listenFromEnv takes the address out of the URL that clients use.
+func listenFromEnv() (string, error) {
+	text := cmp.Or(os.Getenv("FORKD_URL"), client.DefaultURL)
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("FORKD_URL: %w", err)
+	}
+	switch {
+	case u.Scheme == "unix":
+		return "", nil
+	case u.Scheme == "http" && u.Port() != "":
+		return u.Host, nil
+	}
+	return "", &hinted{fmt.Errorf("FORKD_URL=%s names no address to listen on", text), "use http://host:port, or give --listen"}
+}

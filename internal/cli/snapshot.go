@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/client"
+)
+
+type snapshotOptions struct {
+	f        *factory
+	tag      string
+	memory   int
+	vcpus    int
+	disk     int
+	packages []string
+	mirror   string
+	runtime  string
+	modules  []string
+	warmUp   []string
+	setup    []string
+	json     bool
+}
+
+func newSnapshot(f *factory) *cobra.Command {
+	o := &snapshotOptions{f: f}
+	cmd := &cobra.Command{
+		Use:   "snapshot --tag TAG [flags]",
+		Short: "Make a snapshot: boot a machine, warm its runtime, freeze it",
+		Example: `  forkd snapshot --tag science --modules numpy,json --packages jq
+  forkd snapshot --tag shell --runtime none --setup 'echo hello > /etc/motd'`,
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.Flags().Changed("modules"))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.tag, "tag", "t", "", "`name` of the snapshot (required)")
+	flags.IntVar(&o.memory, "memory-mib", 0, "RAM in `MiB` (default 512)")
+	flags.IntVar(&o.vcpus, "vcpus", 0, "`number` of virtual CPUs (default 1)")
+	flags.IntVar(&o.disk, "disk-mib", 0, "size of the writable disk in `MiB` (default 4096)")
+	flags.StringSliceVar(&o.packages, "packages", nil, "Debian `packages` to add")
+	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "Debian mirror (FORKD_DEBIAN_MIRROR)")
+	flags.StringVar(&o.runtime, "runtime", "", "interpreter to keep warm: python or none (default python)")
+	flags.StringSliceVar(&o.modules, "modules", nil, "`modules` that the runtime imports (default numpy)")
+	flags.StringArrayVar(&o.warmUp, "warm-up", nil, "`code` that the runtime evaluates once")
+	flags.StringArrayVar(&o.setup, "setup", nil, "shell `command` to run before the runtime starts")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *snapshotOptions) run(ctx context.Context, modules bool) error {
+	if o.tag == "" {
+		return &usageError{msg: "missing --tag", hint: "usage: forkd snapshot --tag TAG [flags]"}
+	}
+	req := client.SnapshotRequest{
+		Tag: o.tag, MemoryMiB: orNil(o.memory), VCPUs: orNil(o.vcpus), DiskMiB: orNil(o.disk),
+		Packages: o.packages, Mirror: o.mirror, Runtime: api.SnapshotRequestRuntime(o.runtime), WarmUp: o.warmUp,
+	}
+	if modules {
+		req.Modules = &o.modules
+	}
+	for _, line := range o.setup {
+		req.Setup = append(req.Setup, []string{"/bin/sh", "-c", line})
+	}
+	c, err := o.f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	show := newProgress(o.f.io)
+	start := time.Now()
+	info, err := createSnapshot(ctx, show, c, req)
+	show.end()
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return o.f.io.json(info)
+	}
+	_, err = fmt.Fprintf(o.f.io.Out, "snapshot %s is ready (%s)\n", info.Tag, precise(millis(time.Since(start))))
+	return err
+}
+
+// createSnapshot makes a snapshot and shows how it goes on.
+func createSnapshot(ctx context.Context, show *progress, c *client.Client, req client.SnapshotRequest) (*client.SnapshotInfo, error) {
+	return c.CreateSnapshot(ctx, req, func(p client.Progress) { show.update(p.Step, p.Message, p.Done, p.Total) })
+}

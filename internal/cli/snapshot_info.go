@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+type snapshotInfoOptions struct {
+	f    *factory
+	json bool
+}
+
+func newSnapshotInfo(f *factory) *cobra.Command {
+	o := &snapshotInfoOptions{f: f}
+	cmd := &cobra.Command{
+		Use:     "snapshot-info TAG",
+		Aliases: []string{"inspect"},
+		Short:   "Describe a snapshot: contents, sizes, dependents",
+		Args:    exactly(1, "tag"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+	}
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *snapshotInfoOptions) run(ctx context.Context, tag string) error {
+	c, err := o.f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := c.Snapshot(ctx, tag)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return o.f.io.json(s)
+	}
+	return o.f.io.table([]string{"FIELD", "VALUE"}, describeSnapshot(o.f.io, s))
+}
+
+func describeSnapshot(io *Streams, s *client.SnapshotDetail) [][]string {
+	bytes := func(n int64) string {
+		if io.OutTTY {
+			return size(n)
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	names := func(list []string) string { return cmp.Or(strings.Join(list, " "), "-") }
+	rows := [][]string{
+		{"tag", s.Tag},
+		{"status", string(s.Status)},
+		{"bootable", strconv.FormatBool(s.Bootable)},
+		{"created", io.when(time.Unix(s.CreatedAtUnix, 0))},
+		{"dir", s.Dir},
+		{"engine", s.Engine},
+		{"vcpus", strconv.Itoa(s.VCPUs)},
+		{"memory", bytes(s.MemoryLogicalBytes)},
+		{"memory stored", bytes(s.MemoryPhysicalBytes)},
+		{"disk stored", bytes(s.DiskPhysicalBytes)},
+		{"machine state", bytes(s.VmstateBytes)},
+		{"modules", names(s.Modules)},
+		{"ancestors", names(s.Ancestors)},
+		{"dependents", names(s.Dependents)},
+	}
+	if s.Warning != "" {
+		rows = append(rows, []string{"warning", s.Warning})
+	}
+	return rows
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+type versionOptions struct {
+	f    *factory
+	json bool
+}
+
+func newVersion(f *factory) *cobra.Command {
+	o := &versionOptions{f: f}
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of forkd and of the daemon, if one runs",
+		Args:  noArgs(),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *versionOptions) run(ctx context.Context) error {
+	c, err := o.f.existing()
+	if err != nil {
+		return err
+	}
+	remote, err := c.Version(ctx)
+	if errors.As(err, new(*client.ConnectError)) {
+		remote, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return o.f.io.json(map[string]any{"version": o.f.app.Version, "go": runtime.Version(), "daemon": remote})
+	}
+	fmt.Fprintf(o.f.io.Out, "forkd %s (%s %s/%s)\n", o.f.app.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if remote == nil {
+		_, err = fmt.Fprintln(o.f.io.Out, "no daemon runs")
+		return err
+	}
+	_, err = fmt.Fprintf(o.f.io.Out, "daemon %s (process %d, engine %s)\n", remote.Version, remote.PID, remote.Engine)
+	return err
+}

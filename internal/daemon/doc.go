@@ -1,0 +1,12 @@
+// Package daemon runs the REST server as a process: it listens, guards against
+// a second one, starts itself in the background for the CLI, and ends in order.
+//
+// Invariants:
+//   - The Unix socket in a home is made only while the backend of that home is
+//     open. The backend holds the home's lock, so whatever socket was there
+//     before belongs to nobody and may be replaced.
+//   - Without a token nothing but loopback and the Unix socket is listened on.
+//   - Everything in a home is for its owner only.
+//
+// There are no locks to order.
+package daemon

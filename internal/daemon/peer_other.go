@@ -1,0 +1,7 @@
+//go:build !linux
+
+package daemon
+
+import "net"
+
+func peer(net.Conn) string { return "" }

@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/server"
+)
+
+// Error is a failure that its reader can do something about.
+type Error struct {
+	Message string
+	Hint    string
+	Err     error // cause, may be nil
+}
+
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Backend is an opened domain.
+type Backend interface {
+	server.Manager
+	Close() error // ends all sandboxes
+}
+
+// Config says what to serve and where.
+type Config struct {
+	Home   string
+	Listen string // host:port; empty: the Unix socket only
+	// ListenOptional goes on without TCP when the port is taken. A daemon that
+	// the CLI started needs no port, and another user may have it.
+	ListenOptional bool
+	Token          string
+	Version        string
+	Engine         string
+	Log            *slog.Logger
+	// Open opens the domain under Home and takes its lock.
+	Open func(ctx context.Context) (Backend, error)
+	// Ready, if set, is told the addresses once they answer.
+	Ready func(addrs []net.Addr)
+}
+
+const (
+	quickTime = time.Second     // for requests that are about done at the end
+	slowTime  = 5 * time.Second // for cancelled ones to return
+)
+
+// Serve serves until ctx ends, which is not an error. It then lets short
+// requests finish, cancels the others, ends all sandboxes and removes the
+// socket.
+func Serve(ctx context.Context, cfg Config) error {
+	if err := checkListen(cfg.Listen, cfg.Token); err != nil {
+		return err
+	}
+	if err := makeHome(cfg.Home); err != nil {
+		return err
+	}
+	socket := client.Socket(cfg.Home)
+	if err := checkAlone(socket); err != nil {
+		return err
+	}
+	tcp, err := listenTCP(&cfg)
+	if err != nil {
+		return err
+	}
+	if tcp != nil {
+		defer tcp.Close()
+	}
+	backend, err := cfg.Open(ctx)
+	if err != nil {
+		return err
+	}
+	unix, err := listenUnix(socket)
+	if err == nil {
+		err = run(ctx, &cfg, backend, unix, tcp)
+	}
+	return errors.Join(err, backend.Close())
+}
+
+// run serves on listeners, which it closes. tcp may be nil.
+func run(ctx context.Context, cfg *Config, backend Backend, unix, tcp net.Listener) error {
+	// Requests outlive ctx for a moment, so their context is another one.
+	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	srv := &http.Server{
+		Handler: server.New(server.Config{
+			Manager: backend, Token: cfg.Token, Log: cfg.Log, Version: cfg.Version, Engine: cfg.Engine,
+		}),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 2)
+	var addrs []net.Addr
+	for _, l := range []net.Listener{unix, tcp} {
+		if l == nil {
+			continue
+		}
+		addrs = append(addrs, l.Addr())
+		go func() { failed <- srv.Serve(l) }()
+	}
+	cfg.Log.Info("serving", "addresses", fmt.Sprint(addrs), "pid", os.Getpid(), "version", cfg.Version)
+	if cfg.Ready != nil {
+		cfg.Ready(addrs)
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		cfg.Log.Info("shutting down")
+	case err = <-failed:
+		err = fmt.Errorf("serving: %w", err)
+	}
+	shutdown(srv, cancel)
+	return err
+}
+
+// shutdown ends the server in stages, from polite to final.
+func shutdown(srv *http.Server, cancel context.CancelCauseFunc) {
+	if within(quickTime, srv.Shutdown) == nil {
+		return
+	}
+	cancel(server.ErrShutdown)
+	if within(slowTime, srv.Shutdown) != nil {
+		srv.Close()
+	}
+}
+
+func within(d time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return f(ctx)
+}

@@ -1,0 +1,172 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+const (
+	startTime = 30 * time.Second      // for a daemon to answer
+	startPoll = 10 * time.Millisecond // between looks
+	maxLog    = 8 << 20               // bytes at which the log is set aside
+)
+
+// LogFile returns where a daemon that Start started logs.
+func LogFile(home string) string { return filepath.Join(home, "daemon.log") }
+
+// Running reports whether a daemon answers on a home's socket.
+func Running(home string) bool {
+	conn, err := net.DialTimeout("unix", client.Socket(home), time.Second)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// Start sees to it that the daemon of a home runs. If none does, it runs argv
+// in the background, tells started of it and waits until it answers. Of several
+// that are called at once, one starts a daemon and all use it.
+func Start(ctx context.Context, home string, argv []string, started func(pid int)) error {
+	if Running(home) {
+		return nil
+	}
+	if err := makeHome(home); err != nil {
+		return err
+	}
+	unlock, err := lockStart(ctx, filepath.Join(home, "start.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if Running(home) {
+		return nil
+	}
+	log, err := openLog(LogFile(home))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	from, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = home
+	// A session of its own: the terminal's Ctrl-C and hang-up are not for it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return &Error{Message: "starting the daemon", Err: err}
+	}
+	exited := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		close(exited)
+	}()
+	started(cmd.Process.Pid)
+	return await(ctx, home, exited, func() error { return explain(home, from) })
+}
+
+// await polls until the daemon answers or its process is gone.
+func await(ctx context.Context, home string, exited <-chan struct{}, explain func() error) error {
+	late := time.After(startTime)
+	for {
+		if Running(home) {
+			return nil
+		}
+		select {
+		case <-time.After(startPoll):
+		case <-exited:
+			if Running(home) { // another one was faster
+				return nil
+			}
+			return explain()
+		case <-late:
+			return &Error{
+				Message: fmt.Sprintf("the daemon does not answer after %s", startTime),
+				Hint:    "see " + LogFile(home),
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lockStart takes the lock that orders starters. flock has no deadline, so it
+// is tried in turns.
+func lockStart(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, &Error{Message: "locking the data directory", Err: err}
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, &Error{Message: "locking " + path, Err: err}
+		}
+		select {
+		case <-time.After(startPoll):
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// openLog opens the log for appending; a large one becomes the one before.
+func openLog(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, &Error{Message: "setting the old log aside", Err: err}
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, &Error{Message: "opening the daemon's log", Err: err}
+	}
+	return f, nil
+}
+
+// explain finds in the log, from an offset on, why a daemon ended.
+func explain(home string, from int64) error {
+	const most = 64 << 10
+	e := &Error{Message: "the daemon ended at once", Hint: "see " + LogFile(home)}
+	f, err := os.Open(LogFile(home))
+	if err != nil {
+		return e
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.NewSectionReader(f, from, most))
+	if err != nil {
+		return e
+	}
+	for line := range bytes.Lines(text) {
+		line := strings.TrimSpace(string(line))
+		if reason, ok := strings.CutPrefix(line, "forkd: error: "); ok {
+			e.Message = "the daemon did not start: " + reason
+		}
+		if hint, ok := strings.CutPrefix(line, "forkd: hint: "); ok {
+			e.Hint = hint
+		}
+	}
+	return e
+}

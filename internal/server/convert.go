@@ -1,0 +1,185 @@
+package server
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+)
+
+// text is how bytes travel in JSON: as a string, and exactly beside it when the
+// string cannot hold them.
+func text(b []byte) (string, []byte) {
+	if utf8.Valid(b) {
+		return string(b), nil
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD"), b
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// orNil is nil for the zero value, which the domain uses for "none".
+func orNil[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// list keeps an empty list from becoming null.
+func list[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+func sandboxInfo(in *sandbox.Info) SandboxInfo {
+	out := SandboxInfo{
+		ID:             in.ID,
+		SnapshotTag:    in.SnapshotTag,
+		Engine:         in.Engine,
+		State:          SandboxInfoState(in.State),
+		Reason:         in.Reason,
+		CreatedAtUnix:  in.CreatedAt.Unix(),
+		PID:            os.Getpid(),
+		MemoryLimitMiB: orNil(in.MemoryLimitMiB),
+		PrivateKiB:     in.PrivateKiB,
+	}
+	if !in.ExpiresAt.IsZero() {
+		at := in.ExpiresAt.UTC()
+		out.ExpiresAt = &at
+	}
+	return out
+}
+
+func snapshotInfo(in *sandbox.SnapshotInfo) SnapshotInfo {
+	return SnapshotInfo{
+		Tag:           in.Tag,
+		Dir:           in.Dir,
+		CreatedAtUnix: in.CreatedAt.Unix(),
+		BranchedFrom:  in.BranchedFrom,
+		Status:        SnapshotStatus(in.Status),
+		Bootable:      in.Bootable,
+		Warning:       in.Warning,
+	}
+}
+
+func snapshotDetail(in *sandbox.SnapshotInfo) SnapshotDetail {
+	return SnapshotDetail{
+		Tag:                 in.Tag,
+		Dir:                 in.Dir,
+		CreatedAtUnix:       in.CreatedAt.Unix(),
+		BranchedFrom:        in.BranchedFrom,
+		Status:              SnapshotStatus(in.Status),
+		Bootable:            in.Bootable,
+		Warning:             in.Warning,
+		Engine:              in.Engine,
+		VCPUs:               in.VCPUs,
+		MemoryMiB:           in.MemoryMiB,
+		Modules:             list(in.Modules),
+		MemoryLogicalBytes:  in.MemoryLogicalBytes,
+		MemoryPhysicalBytes: in.MemoryPhysicalBytes,
+		DiskPhysicalBytes:   in.DiskPhysicalBytes,
+		VmstateBytes:        in.VMStateBytes,
+		ContentHash:         in.ContentHash,
+		ParentTag:           in.ParentTag,
+		Ancestors:           []string{},
+		Dependents:          list(in.Dependents),
+	}
+}
+
+func execExit(in *sandbox.CommandResult) ExecExit {
+	return ExecExit{
+		ExitCode:        in.ExitCode,
+		Signal:          orNil(in.Signal),
+		TimedOut:        in.TimedOut,
+		StdoutTruncated: in.StdoutTruncated,
+		StderrTruncated: in.StderrTruncated,
+		DurationMs:      millis(in.Duration),
+	}
+}
+
+func evalResult(in *sandbox.EvalResult) EvalResult {
+	out := EvalResult{
+		Result:          orNil(in.Repr),
+		Value:           in.Value,
+		StdoutTruncated: in.StdoutTruncated,
+		StderrTruncated: in.StderrTruncated,
+	}
+	out.Stdout, out.StdoutB64 = text(in.Stdout)
+	out.Stderr, out.StderrB64 = text(in.Stderr)
+	if e := in.Error; e != nil {
+		out.Error = &EvalError{Type: e.Type, Message: e.Message, Traceback: e.Traceback}
+		out.ExitCode = 1
+	}
+	return out
+}
+
+func fileInfo(in *sandbox.FileInfo) FileInfo {
+	out := FileInfo{
+		Type:       fileType(in.Mode),
+		Size:       in.Size,
+		Mode:       fmt.Sprintf("%04o", unixMode(in.Mode)),
+		ModifiedAt: in.ModTime.UTC(),
+		UID:        int64(in.UID),
+		GID:        int64(in.GID),
+	}
+	out.Name, out.NameB64 = text([]byte(in.Name))
+	out.Path, out.PathB64 = text([]byte(in.Path))
+	out.Target, out.TargetB64 = text([]byte(in.Target))
+	return out
+}
+
+func fileType(mode fs.FileMode) FileInfoType {
+	switch {
+	case mode.IsRegular():
+		return FileInfoTypeFile
+	case mode.IsDir():
+		return FileInfoTypeDir
+	case mode&fs.ModeSymlink != 0:
+		return FileInfoTypeSymlink
+	case mode&fs.ModeNamedPipe != 0:
+		return FileInfoTypeFifo
+	case mode&fs.ModeSocket != 0:
+		return FileInfoTypeSocket
+	default:
+		return FileInfoTypeDevice
+	}
+}
+
+// unixMode gives the twelve permission bits as Unix has them.
+func unixMode(mode fs.FileMode) uint32 {
+	bits := uint32(mode.Perm())
+	if mode&fs.ModeSetuid != 0 {
+		bits |= 0o4000
+	}
+	if mode&fs.ModeSetgid != 0 {
+		bits |= 0o2000
+	}
+	if mode&fs.ModeSticky != 0 {
+		bits |= 0o1000
+	}
+	return bits
+}
+
+// fileMode is the reverse of unixMode.
+func fileMode(bits uint32) fs.FileMode {
+	mode := fs.FileMode(bits & 0o777)
+	if bits&0o4000 != 0 {
+		mode |= fs.ModeSetuid
+	}
+	if bits&0o2000 != 0 {
+		mode |= fs.ModeSetgid
+	}
+	if bits&0o1000 != 0 {
+		mode |= fs.ModeSticky
+	}
+	return mode
+}

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+
+	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+)
+
+// ErrShutdown is the cause with which requests are cancelled when the daemon
+// ends.
+var ErrShutdown = errors.New("the daemon is shutting down")
+
+// statusOf maps every code of the spec to its HTTP status.
+var statusOf = map[ErrorCode]int{
+	ErrorCodeInvalidArgument:      http.StatusBadRequest,
+	ErrorCodeUnauthorized:         http.StatusUnauthorized,
+	ErrorCodeForbidden:            http.StatusForbidden,
+	ErrorCodeNotFound:             http.StatusNotFound,
+	ErrorCodeMethodNotAllowed:     http.StatusMethodNotAllowed,
+	ErrorCodeAlreadyExists:        http.StatusConflict,
+	ErrorCodeInUse:                http.StatusConflict,
+	ErrorCodeNoRuntime:            http.StatusConflict,
+	ErrorCodeRuntimeLost:          http.StatusConflict,
+	ErrorCodeSandboxDead:          http.StatusGone,
+	ErrorCodeTooLarge:             http.StatusRequestEntityTooLarge,
+	ErrorCodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
+	ErrorCodeNotBootable:          http.StatusUnprocessableEntity,
+	ErrorCodeCanceled:             499, // the usual number for a client that went away
+	ErrorCodeInternal:             http.StatusInternalServerError,
+	ErrorCodeUnsupported:          http.StatusNotImplemented,
+	ErrorCodeUnavailable:          http.StatusServiceUnavailable,
+	ErrorCodeCapacityExceeded:     http.StatusServiceUnavailable,
+	ErrorCodeTimeout:              http.StatusGatewayTimeout,
+	ErrorCodeNoSpace:              http.StatusInsufficientStorage,
+}
+
+// refusal is an error that this package itself answers with.
+type refusal struct{ body *Error }
+
+func (e *refusal) Error() string { return e.body.Error }
+
+// invalid says that a request can never work.
+func invalid(hint, format string, args ...any) error {
+	return refuse(ErrorCodeInvalidArgument, hint, format, args...)
+}
+
+// unsupported says that this build lacks something.
+func unsupported(format string, args ...any) error {
+	return refuse(ErrorCodeUnsupported, "leave it out", format, args...)
+}
+
+func refuse(code ErrorCode, hint, format string, args ...any) error {
+	return &refusal{&Error{Code: code, Error: fmt.Sprintf(format, args...), Hint: hint}}
+}
+
+// describe turns any error into the body of an answer. ctx is what the domain
+// worked under: once it has ended, its cause is the reason, however the domain
+// words it.
+func describe(ctx context.Context, err error) *Error {
+	var refused *refusal
+	if ctx.Err() != nil {
+		cause := context.Cause(ctx)
+		switch {
+		case errors.Is(cause, ErrShutdown):
+			return &Error{Code: ErrorCodeUnavailable, Error: ErrShutdown.Error()}
+		case errors.As(cause, &refused):
+			return refused.body
+		}
+		return &Error{Code: ErrorCodeCanceled, Error: "the client went away"}
+	}
+	if errors.As(err, &refused) {
+		return refused.body
+	}
+	var fault *sandbox.Error
+	if !errors.As(err, &fault) {
+		return &Error{Code: ErrorCodeInternal, Error: err.Error()}
+	}
+	body := &Error{Code: ErrorCode(fault.Code), Error: err.Error(), Hint: fault.Hint}
+	if _, known := statusOf[body.Code]; !known {
+		body.Code = ErrorCodeInternal
+	}
+	return body
+}
+
+// fail answers a request with an error.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	body := describe(r.Context(), err)
+	if body.Code == ErrorCodeUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	note(w, slog.String("error", body.Error))
+	writeJSON(w, statusOf[body.Code], body)
+}
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// maxPooled is the size over which a buffer is left to the garbage collector.
+const maxPooled = 1 << 20
+
+// writeJSON answers with a JSON document. An error means that the client cannot
+// have got it.
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	buf := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buf.Cap() <= maxPooled {
+			buf.Reset()
+			buffers.Put(buf)
+		}
+	}()
+	if err := encode(buf, v); err != nil { // a sandbox sent something that is not JSON
+		buf.Reset()
+		status = http.StatusInternalServerError
+		encode(buf, Error{Code: ErrorCodeInternal, Error: "encoding the answer: " + err.Error()})
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(buf.Len()))
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, err := w.Write(buf.Bytes())
+	return err
+}
+
+// encode appends v and a newline.
+func encode(buf *bytes.Buffer, v any) error {
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+func quote(s string) string {
+	const limit = 100
+	if len(s) > limit {
+		s = s[:limit] + "…"
+	}
+	return strconv.Quote(s)
+}

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	. "github.com/forkd-dev/forkd/api"
+)
+
+// maxChunk is how much output one event carries.
+const maxChunk = 32 << 10
+
+// eventWriter streams JSON objects, one a line, each on its way at once. When
+// the client is gone it says so through cancel and drops the rest.
+type eventWriter struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	cancel context.CancelCauseFunc
+	begin  func() // called once, before the status line
+
+	mu   sync.Mutex
+	buf  bytes.Buffer // guarded by mu
+	last time.Time    // of the last line, zero before the first; guarded by mu
+	err  error        // that ended the stream; guarded by mu
+}
+
+func newEventWriter(w http.ResponseWriter, cancel context.CancelCauseFunc) *eventWriter {
+	return &eventWriter{w: w, rc: http.NewResponseController(w), cancel: cancel, begin: func() {}}
+}
+
+// started reports whether the status line is out, so that errors have to
+// travel as events.
+func (e *eventWriter) started() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.last.IsZero()
+}
+
+// send writes one event.
+func (e *eventWriter) send(event any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.buf.Reset()
+	if err := encode(&e.buf, event); err != nil {
+		return err
+	}
+	return e.write(e.buf.Bytes())
+}
+
+// write sends a line. The caller holds mu.
+func (e *eventWriter) write(line []byte) error {
+	if e.err != nil {
+		return e.err
+	}
+	if e.last.IsZero() {
+		e.begin()
+		e.w.Header().Set("Content-Type", ndjsonType)
+		e.w.Header().Set("Cache-Control", "no-store")
+		e.w.WriteHeader(http.StatusOK)
+	}
+	e.last = time.Now()
+	_, err := e.w.Write(line)
+	if err == nil {
+		err = e.rc.Flush()
+	}
+	if err != nil {
+		e.err = err
+		e.cancel(err)
+	}
+	return err
+}
+
+// keepAlive writes an empty line whenever nothing else was written for a while.
+// It keeps proxies from closing a silent stream, and it is how a client that
+// vanished is noticed while nothing is read from it. The function it returns
+// ends it and waits.
+func (e *eventWriter) keepAlive(every time.Duration) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				e.mu.Lock()
+				if time.Since(e.last) >= every {
+					e.write([]byte("\n"))
+				}
+				e.mu.Unlock()
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
+// output turns one stream of a command into events.
+type output struct {
+	events *eventWriter
+	wrap   func(text string, bytes []byte) ExecEvent
+}
+
+func (e *eventWriter) stdout() *output {
+	return &output{e, func(t string, b []byte) ExecEvent { return ExecEvent{Stdout: t, StdoutB64: b} }}
+}
+
+func (e *eventWriter) stderr() *output {
+	return &output{e, func(t string, b []byte) ExecEvent { return ExecEvent{Stderr: t, StderrB64: b} }}
+}
+
+// Write sends b as text if it is text, else as base64; a character that two
+// writes share is not text in either.
+func (o *output) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		chunk := b[n:min(n+maxChunk, len(b))]
+		event := o.wrap("", chunk)
+		if utf8.Valid(chunk) {
+			event = o.wrap(string(chunk), nil)
+		}
+		if err := o.events.send(event); err != nil {
+			return n, err
+		}
+		n += len(chunk)
+	}
+	return n, nil
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"net/http"
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/forkd-dev/forkd/internal/sandbox"
+)
+
+// metrics are the daemon's own; they live in a registry of their own so that
+// two servers in one process do not meet.
+type metrics struct {
+	handler http.Handler
+	fork    prometheus.Histogram
+	exec    prometheus.Histogram
+	eval    prometheus.Histogram
+}
+
+func newMetrics(cfg Config) *metrics {
+	reg := prometheus.NewRegistry()
+	m := &metrics{
+		handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
+		fork:    latency("forkd_fork_duration_seconds", "Time to fork all children of one request."),
+		exec:    latency("forkd_exec_duration_seconds", "Time to run a command to its end."),
+		eval:    latency("forkd_eval_duration_seconds", "Time to evaluate code in a warm runtime."),
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "forkd_build_info",
+		Help: "Constant 1, labelled with the build.",
+		ConstLabels: prometheus.Labels{
+			"version": cfg.Version, "engine": cfg.Engine, "goversion": runtime.Version(),
+		},
+	})
+	build.Set(1)
+	reg.MustRegister(m.fork, m.exec, m.eval, build,
+		gauge("forkd_snapshots_total", "Snapshots that exist.", func() float64 {
+			all, err := cfg.Manager.Snapshots()
+			if err != nil {
+				return -1
+			}
+			return float64(len(all))
+		}),
+		gauge("forkd_sandboxes_active", "Sandboxes that run.", func() float64 {
+			running := 0
+			for _, box := range cfg.Manager.Sandboxes() {
+				if box.State == sandbox.Running {
+					running++
+				}
+			}
+			return float64(running)
+		}),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func gauge(name, help string, read func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+}
+
+// latency is a histogram from 100 µs to about 100 s.
+func latency(name, help string) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(100e-6, 2, 21),
+	})
+}
+
+// GetMetrics serves the metrics in the Prometheus text format.
+func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
+	s.metrics.handler.ServeHTTP(w, r)
+}

@@ -1,0 +1,189 @@
+package server
+
+import (
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/forkd-dev/forkd/api"
+)
+
+// Limits that api/openapi.yaml states; those of bodies and lines are in bytes.
+const (
+	maxFork         = 1000 // children of one request
+	maxForkBody     = 64 << 10
+	maxSnapshotBody = 1 << 20
+	maxEvalBody     = 8 << 20
+	maxExecBody     = 32 << 20
+	maxStreamLine   = 1 << 20
+)
+
+// Config is what a Server needs.
+type Config struct {
+	Manager Manager
+	// Token that requests over TCP must bear. Empty: none, and then only
+	// loopback may be served.
+	Token   string
+	Log     *slog.Logger // requests are logged here; nil: not at all
+	Version string
+	Engine  string // engine of new sandboxes
+}
+
+// Server is the REST API as an http.Handler. Its methods are safe for
+// concurrent use.
+type Server struct {
+	m       Manager
+	log     *slog.Logger
+	version Version
+	access  access
+	mux     *http.ServeMux
+	metrics *metrics
+	retries *idempotency
+
+	keepAlive time.Duration // between empty lines on a silent stream
+}
+
+var _ ServerInterface = (*Server)(nil)
+
+// New returns a Server.
+func New(cfg Config) *Server {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		m:   cfg.Manager,
+		log: cfg.Log,
+		version: Version{
+			Version:       cfg.Version,
+			API:           "v1",
+			Engine:        cfg.Engine,
+			PID:           os.Getpid(),
+			StartedAtUnix: time.Now().Unix(),
+		},
+		access:    access{origins: http.NewCrossOriginProtection()},
+		mux:       http.NewServeMux(),
+		metrics:   newMetrics(cfg),
+		retries:   newIdempotency(time.Now),
+		keepAlive: 5 * time.Second,
+	}
+	if cfg.Token != "" {
+		sum := sha256.Sum256([]byte(cfg.Token))
+		s.access.token = &sum
+	}
+	HandlerWithOptions(s, StdHTTPServerOptions{BaseRouter: s.mux, ErrorHandlerFunc: s.badParameter})
+	return s
+}
+
+// ServeHTTP checks who asks, finds the route, and logs what was done.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := &recorder{ResponseWriter: w}
+	_, pattern := s.mux.Handler(r)
+	start := time.Now()
+	defer func() { s.audit(rec, r, pattern, time.Since(start)) }()
+
+	if err := s.access.check(r, pattern == "GET /healthz"); err != nil {
+		s.fail(rec, r, err)
+		return
+	}
+	if pattern == "" {
+		s.noRoute(rec, r)
+		return
+	}
+	if err := checkQuery(pattern, r.URL.RawQuery); err != nil {
+		s.fail(rec, r, err)
+		return
+	}
+	s.mux.ServeHTTP(rec, r)
+}
+
+// noRoute answers for a path or a method that the API lacks; the mux knows
+// which of the two it is and which methods there are.
+func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
+	probe := &probeWriter{header: make(http.Header)}
+	s.mux.ServeHTTP(probe, r)
+	if probe.status != http.StatusMethodNotAllowed {
+		s.fail(w, r, refuse(ErrorCodeNotFound, "", "there is no route %s", quote(r.URL.Path)))
+		return
+	}
+	allow := probe.header.Get("Allow")
+	w.Header().Set("Allow", allow)
+	s.fail(w, r, refuse(ErrorCodeMethodNotAllowed, "use "+allow, "%s is not a method of %s", quote(r.Method), quote(r.URL.Path)))
+}
+
+// probeWriter keeps the status and the headers of an answer.
+type probeWriter struct {
+	header http.Header
+	status int
+}
+
+func (p *probeWriter) Header() http.Header         { return p.header }
+func (p *probeWriter) WriteHeader(status int)      { p.status = status }
+func (p *probeWriter) Write(b []byte) (int, error) { return len(b), nil }
+
+// queryNames lists the query parameters of the routes that have any. The
+// generated code ignores unknown ones, and an ignored "recursiv=true" would be
+// a surprise. A test holds the table against the spec.
+var queryNames = map[string][]string{
+	"DELETE /v1/snapshots/{tag}":           {"force", "cascade"},
+	"GET /v1/sandboxes/{id}/files":         {"path", "offset", "length"},
+	"PUT /v1/sandboxes/{id}/files":         {"path", "mode", "user", "parents"},
+	"DELETE /v1/sandboxes/{id}/files":      {"path", "recursive"},
+	"GET /v1/sandboxes/{id}/files/list":    {"path"},
+	"GET /v1/sandboxes/{id}/files/stat":    {"path"},
+	"POST /v1/sandboxes/{id}/files/mkdir":  {"path", "parents"},
+	"POST /v1/sandboxes/{id}/files/rename": {"from", "to"},
+}
+
+func checkQuery(pattern, query string) error {
+	if query == "" {
+		return nil
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return invalid("", "malformed query: %v", err)
+	}
+	for name := range values {
+		if !slices.Contains(queryNames[pattern], name) {
+			hint := "this route has no query parameters"
+			if names := queryNames[pattern]; names != nil {
+				hint = "known are " + strings.Join(names, ", ")
+			}
+			return invalid(hint, "unknown query parameter %q", name)
+		}
+	}
+	return nil
+}
+
+// badParameter answers for a parameter that the generated code refused.
+func (s *Server) badParameter(w http.ResponseWriter, r *http.Request, err error) {
+	var format *InvalidParamFormatError
+	var missing *RequiredParamError
+	var many *TooManyValuesForParamError
+	switch {
+	case errors.As(err, &format):
+		err = invalid("", "%s: malformed value: %v", format.ParamName, format.Err)
+	case errors.As(err, &missing):
+		err = invalid("", "%s: required", missing.ParamName)
+	case errors.As(err, &many):
+		err = invalid("", "%s: given %d times", many.ParamName, many.Count)
+	default:
+		err = invalid("", "%v", err)
+	}
+	s.fail(w, r, err)
+}
+
+// GetHealth tells that the daemon answers, and nothing about it.
+func (s *Server) GetHealth(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, Health{Status: HealthStatusOk})
+}
+
+// GetVersion tells which daemon answers.
+func (s *Server) GetVersion(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.version)
+}

@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+
+	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+)
+
+// ListSnapshots lists snapshots.
+func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
+	all, err := s.m.Snapshots()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	infos := make([]SnapshotInfo, len(all))
+	for i := range all {
+		infos[i] = snapshotInfo(&all[i])
+	}
+	writeJSON(w, http.StatusOK, infos)
+}
+
+// GetSnapshot describes one snapshot and the chain it stands on.
+func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, tag Tag) {
+	if err := checkTag("tag", tag); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	info, err := s.m.Snapshot(tag)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	detail := snapshotDetail(info)
+	seen := map[string]bool{tag: true}
+	for parent := info.ParentTag; parent != "" && !seen[parent]; {
+		seen[parent] = true
+		detail.Ancestors = append(detail.Ancestors, parent)
+		above, err := s.m.Snapshot(parent)
+		if err != nil {
+			break // a parent that is gone ends the chain; its name is still told
+		}
+		if parent == info.ParentTag {
+			detail.ParentContentHash = above.ContentHash
+		}
+		parent = above.ParentTag
+	}
+	detail.ChainDepth = len(detail.Ancestors)
+	writeJSON(w, http.StatusOK, detail)
+}
+
+// DeleteSnapshot removes a snapshot. This build derives no snapshot from
+// another, so cascade finds nothing more to remove.
+func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag Tag, params DeleteSnapshotParams) {
+	if err := checkTag("tag", tag); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	err := s.m.RemoveSnapshot(tag, params.Force)
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	body := describe(r.Context(), err)
+	if body.Code == ErrorCodeInUse {
+		if info, err := s.m.Snapshot(tag); err == nil {
+			body.Dependents = info.Dependents
+		}
+	}
+	s.fail(w, r, &refusal{body})
+}
+
+// CreateSnapshot makes a snapshot, and tells of its progress to whom asked for
+// it.
+func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
+	var req SnapshotRequest
+	if _, err := readJSON(w, r, maxSnapshotBody, &req); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	spec, err := snapshotSpec(&req)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	note(w, slog.String("tag", spec.Tag))
+	if accepts(r, ndjsonType) {
+		s.createSnapshotStream(w, r, spec)
+		return
+	}
+	info, err := s.m.CreateSnapshot(r.Context(), spec, func(sandbox.Progress) {})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusCreated, snapshotInfo(info))
+}
+
+func (s *Server) createSnapshotStream(w http.ResponseWriter, r *http.Request, spec sandbox.SnapshotSpec) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	out := newEventWriter(w, cancel)
+	stop := out.keepAlive(s.keepAlive)
+	info, err := s.m.CreateSnapshot(ctx, spec, func(p sandbox.Progress) {
+		out.send(SnapshotEvent{Progress: &Progress{Step: p.Step, Message: p.Message, Done: p.Done, Total: p.Total}})
+	})
+	stop()
+	switch {
+	case err == nil:
+		done := snapshotInfo(info)
+		out.send(SnapshotEvent{Snapshot: &done})
+	case out.started():
+		body := describe(ctx, err)
+		note(w, slog.String("error", body.Error))
+		out.send(SnapshotEvent{Error: body})
+	default:
+		s.fail(w, r, err)
+	}
+}
+
+// accepts reports whether the client asked for a media type by name.
+func accepts(r *http.Request, want string) bool {
+	for _, header := range r.Header.Values("Accept") {
+		for part := range strings.SplitSeq(header, ",") {
+			if media, _, err := mime.ParseMediaType(part); err == nil && media == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// snapshotSpec checks a request. What it leaves out stays zero; the defaults
+// are the domain's.
+func snapshotSpec(req *SnapshotRequest) (spec sandbox.SnapshotSpec, err error) {
+	for field, value := range map[string]string{"image": req.Image, "kernel": req.Kernel, "rootfs": req.Rootfs} {
+		if value != "" {
+			return spec, unsupported("%s: this build makes snapshots of its own image only", field)
+		}
+	}
+	if !req.Runtime.Valid() && req.Runtime != "" {
+		return spec, invalid("", "runtime: must be python or none, not %s", quote(string(req.Runtime)))
+	}
+	spec = sandbox.SnapshotSpec{
+		Tag:      req.Tag,
+		Packages: req.Packages,
+		Mirror:   req.Mirror,
+		Runtime:  string(req.Runtime),
+		WarmUp:   req.WarmUp,
+		Setup:    req.Setup,
+	}
+	if req.Modules != nil {
+		// Not nil even when empty: none was asked for, not the default.
+		spec.Modules = list(*req.Modules)
+	}
+	errs := []error{checkTag("tag", req.Tag)}
+	num := func(field string, n *int, low, high int) int {
+		v, err := number(field, n, 0, low, high)
+		errs = append(errs, err)
+		return v
+	}
+	spec.MemoryMiB = num("memory_mib", req.MemoryMiB, 64, 65536)
+	spec.VCPUs = num("vcpus", req.VCPUs, 1, 64)
+	spec.DiskMiB = num("disk_mib", req.DiskMiB, 64, 1<<20)
+	for i, args := range req.Setup {
+		if len(args) == 0 {
+			errs = append(errs, invalid("", "%s: must name a program", item("setup", i)))
+		}
+	}
+	return spec, errors.Join(errs...)
+}

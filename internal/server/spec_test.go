@@ -1,0 +1,237 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+
+	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+	"github.com/forkd-dev/forkd/internal/server/servertest"
+)
+
+func loadSpec(t *testing.T) *openapi3.T {
+	t.Helper()
+	spec, err := openapi3.NewLoader().LoadFromFile("../../api/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Validate(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// operations maps "METHOD /path" to what the spec says of it.
+func operations(spec *openapi3.T) map[string]*openapi3.Operation {
+	all := map[string]*openapi3.Operation{}
+	for path, item := range spec.Paths.Map() {
+		for method, op := range item.Operations() {
+			all[method+" "+path] = op
+		}
+	}
+	return all
+}
+
+// patterns is a mux that keeps what is registered.
+type patterns struct {
+	http.ServeMux
+	all []string
+}
+
+func (p *patterns) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	p.all = append(p.all, pattern)
+	p.ServeMux.HandleFunc(pattern, handler)
+}
+
+func TestRoutesAreTheSpecs(t *testing.T) {
+	spec := loadSpec(t)
+	mux := new(patterns)
+	HandlerWithOptions(&Server{}, StdHTTPServerOptions{BaseRouter: mux})
+	want := slices.Sorted(maps.Keys(operations(spec)))
+	slices.Sort(mux.all)
+	if !slices.Equal(mux.all, want) {
+		t.Errorf("routes\n%q\nspec\n%q", mux.all, want)
+	}
+	for pattern, op := range operations(spec) {
+		var names []string
+		for _, p := range op.Parameters {
+			if p.Value.In == "query" {
+				names = append(names, p.Value.Name)
+			}
+		}
+		got := slices.Clone(queryNames[pattern])
+		slices.Sort(got)
+		slices.Sort(names)
+		if !slices.Equal(got, names) {
+			t.Errorf("%s: queryNames %q, spec %q", pattern, got, names)
+		}
+	}
+}
+
+func TestErrorCodesAreTheSpecs(t *testing.T) {
+	spec := loadSpec(t)
+	var inSpec []string
+	for _, v := range spec.Components.Schemas["ErrorCode"].Value.Enum {
+		inSpec = append(inSpec, v.(string))
+	}
+	slices.Sort(inSpec)
+	var mapped []string
+	for code, status := range statusOf {
+		mapped = append(mapped, string(code))
+		row := fmt.Sprintf("| %s | %d |", code, status)
+		if !strings.Contains(spec.Info.Description, row) {
+			t.Errorf("the spec's table lacks %q", row)
+		}
+	}
+	slices.Sort(mapped)
+	if !slices.Equal(inSpec, mapped) {
+		t.Errorf("spec %q, statuses %q", inSpec, mapped)
+	}
+	for _, code := range []sandbox.Code{
+		sandbox.InvalidArgument, sandbox.NotFound, sandbox.AlreadyExists, sandbox.InUse, sandbox.NotBootable,
+		sandbox.CapacityExceeded, sandbox.NoSpace, sandbox.SandboxDead, sandbox.NoRuntime, sandbox.RuntimeLost, sandbox.Timeout,
+		sandbox.Unavailable, sandbox.Unsupported, sandbox.Internal,
+	} {
+		if _, ok := statusOf[api.ErrorCode(code)]; !ok {
+			t.Errorf("the API lacks the domain's code %s", code)
+		}
+	}
+}
+
+// TestAnswersConform tries every operation and holds requests and answers
+// against the spec.
+func TestAnswersConform(t *testing.T) {
+	openapi3filter.RegisterBodyDecoder("application/x-ndjson", firstLine)
+	defer openapi3filter.UnregisterBodyDecoder("application/x-ndjson")
+	s := newSite(t, "", failing(5), func(f *servertest.Fake) {
+		f.CreateSteps = []sandbox.Progress{{Step: "boot", Message: "booting", Done: 1, Total: 2}}
+	})
+	spec := loadSpec(t)
+	spec.Servers = openapi3.Servers{{URL: s.tcp}}
+	router, err := legacy.NewRouter(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.fork(t)
+	box := "/v1/sandboxes/" + id
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		headers            []string
+	}{
+		{"GET", "/healthz", "", 200, nil},
+		{"GET", "/version", "", 200, nil},
+		{"GET", "/metrics", "", 200, nil},
+		{"GET", "/v1/snapshots", "", 200, nil},
+		{"POST", "/v1/snapshots", `{"tag":"a","memory_mib":256,"vcpus":1,"disk_mib":1024,"packages":["jq"],"mirror":"http://m/d",
+			"runtime":"python","modules":[],"warm_up":["1"],"setup":[["true"]]}`, 201, nil},
+		{"POST", "/v1/snapshots", `{"tag":"b"}`, 200, []string{"Accept", ndjsonType}},
+		{"POST", "/v1/snapshots", `{"tag":"a"}`, 409, nil},
+		{"GET", "/v1/snapshots/a/info", "", 200, nil},
+		{"DELETE", "/v1/snapshots/a?force=true&cascade=false", "", 204, nil},
+		{"DELETE", "/v1/snapshots/pyagent", "", 409, nil},
+		{"POST", "/v1/sandboxes", `{"snapshot_tag":"pyagent","n":2,"memory_limit_mib":64,"timeout_secs":60,"prewarm":true}`, 201, nil},
+		{"POST", "/v1/sandboxes", `{"tag":"pyagent","count":6}`, 207, []string{"Idempotency-Key", "k"}},
+		{"GET", "/v1/sandboxes", "", 200, nil},
+		{"GET", box, "", 200, nil},
+		{"POST", box + "/ping", "", 200, nil},
+		{"POST", box + "/exec", `{"args":["printf","\\377"],"env":{"A":"1"},"timeout_secs":5,"output_limit_bytes":10,"stdin":"x"}`, 200, nil},
+		{"POST", box + "/exec", `{"args":["sh","-c","kill -9 $$"],"stdin_b64":"eA=="}`, 200, nil},
+		{"POST", box + "/exec/stream", `{"args":["echo","x"]}`, 200, []string{"Content-Type", ndjsonType}},
+		{"POST", box + "/exec/stream", `{"args":["true"]}`, 200, []string{"Content-Type", ndjsonType}},
+		{"POST", box + "/eval", `{"code":"numpy.zeros(5).tolist()","timeout_secs":1.5}`, 200, nil},
+		{"POST", box + "/eval", `{"code":"None"}`, 200, nil},
+		{"POST", box + "/eval", `{"code":"1/0"}`, 200, nil},
+		{"POST", box + "/eval", `{"code":"bytes"}`, 200, nil},
+		{"POST", box + "/interrupt", "", 204, nil},
+		{"PUT", box + "/files?path=/f&mode=0600&user=root&parents=true", "x", 204, []string{"Content-Type", "application/octet-stream"}},
+		{"GET", box + "/files?path=/f&offset=0&length=1", "", 200, nil},
+		{"GET", box + "/files/list?path=/", "", 200, nil},
+		{"GET", box + "/files/stat?path=/f", "", 200, nil},
+		{"POST", box + "/files/mkdir?path=/d&parents=true", "", 204, nil},
+		{"POST", box + "/files/rename?from=/f&to=/g", "", 204, nil},
+		{"DELETE", box + "/files?path=/g&recursive=true", "", 204, nil},
+		{"GET", box + "/files/stat?path=/g", "", 404, nil},
+		{"DELETE", box, "", 204, nil},
+		{"DELETE", box, "", 404, nil},
+	} {
+		t.Run(fmt.Sprintf("%s %s %d", c.method, strings.ReplaceAll(c.path, id, "ID"), c.status), func(t *testing.T) {
+			req, err := http.NewRequest(c.method, s.tcp+c.path, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.body != "" && !slices.Contains(c.headers, "Content-Type") {
+				req.Header.Set("Content-Type", "application/json")
+			}
+			for i := 0; i < len(c.headers); i += 2 {
+				req.Header.Set(c.headers[i], c.headers[i+1])
+			}
+			route, input := validateRequest(t, router, req, c.body)
+			resp, err := http.DefaultTransport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode != c.status {
+				t.Fatalf("%s %s", resp.Status, body)
+			}
+			out := &openapi3filter.ResponseValidationInput{
+				RequestValidationInput: input, Status: resp.StatusCode, Header: resp.Header,
+				Options: &openapi3filter.Options{IncludeResponseStatus: true},
+			}
+			out.SetBodyBytes(body)
+			if err := openapi3filter.ValidateResponse(context.Background(), out); err != nil {
+				t.Errorf("%s\n%v", body, err)
+			}
+			if c.status < 300 {
+				seen[c.method+" "+route.Path] = true
+			}
+		})
+	}
+	for pattern := range operations(spec) {
+		if !seen[pattern] {
+			t.Errorf("no success of %s was tried", pattern)
+		}
+	}
+}
+
+func validateRequest(t *testing.T, router routers.Router, req *http.Request, body string) (*routers.Route, *openapi3filter.RequestValidationInput) {
+	t.Helper()
+	route, params, err := router.FindRoute(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	input := &openapi3filter.RequestValidationInput{
+		Request: req, PathParams: params, Route: route,
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+	}
+	if err := openapi3filter.ValidateRequest(context.Background(), input); err != nil {
+		t.Errorf("the request: %v", err)
+	}
+	req.Body = io.NopCloser(strings.NewReader(body))
+	return route, input
+}
+
+// firstLine lets the spec's schema of a stream be held against its first line.
+func firstLine(body io.Reader, header http.Header, schema *openapi3.SchemaRef, enc openapi3filter.EncodingFn) (any, error) {
+	all, err := io.ReadAll(body)
+	if err != nil {
+		return nil, err
+	}
+	line, _, _ := bytes.Cut(bytes.TrimSpace(all), []byte("\n"))
+	return openapi3filter.JSONBodyDecoder(bytes.NewReader(line), header, schema, enc)
+}
