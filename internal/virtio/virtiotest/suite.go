@@ -167,8 +167,8 @@ func (s Subject) badSetup(t *testing.T) {
 			spoil(q)
 			q.Configure()
 			d.Set(RegQueueReady, 1)
-			if d.Get(RegQueueReady) != 0 || !d.Broken() {
-				t.Errorf("ready %d, status %#x", d.Get(RegQueueReady), d.Get(RegStatus))
+			if d.Get(RegQueueReady) != 0 || !d.Broken() || d.Line.High() {
+				t.Errorf("ready %d, status %#x, line %t", d.Get(RegQueueReady), d.Get(RegStatus), d.Line.High())
 			}
 			d.Set(RegStatus, StatusSetup|StatusFeaturesOK|StatusDriverOK)
 			q.Kick()

@@ -103,10 +103,12 @@ func (s Subject) malformed(t *testing.T) {
 			begin(d, q)
 		},
 		"indirect of half an entry": func(d *Driver, q *Queue) {
+			d.Fill(bufBase, Desc{bufBase + 0x1000, 16, 0, 0}.bytes())
 			q.Put(0, Desc{bufBase, 24, FlagIndirect, 0})
 			begin(d, q)
 		},
 		"indirect longer than the queue": func(d *Driver, q *Queue) {
+			d.Fill(bufBase, Desc{bufBase + 0x1000, 16, 0, 0}.bytes())
 			q.Put(0, Desc{bufBase, 16 * (uint32(q.Size) + 1), FlagIndirect, 0})
 			begin(d, q)
 		},

@@ -98,7 +98,7 @@ func (q *Queue) add(d descriptor) error {
 	if s.size == 0 {
 		return malformed("empty buffer")
 	}
-	if err := q.mem.Check(s.gpa, 1); err != nil {
+	if err := q.mem.Check(s.gpa, s.size); err != nil {
 		return fmt.Errorf("%w: buffer: %w", ErrMalformed, err)
 	}
 	if c.Readable.left+c.Writable.left+s.size > MaxChain {
