@@ -113,10 +113,16 @@ func (b *builder) notice(format string, args ...any) {
 
 func (b *builder) build(ctx context.Context) (*Image, error) {
 	img, err := b.locked(ctx)
-	if errors.Is(err, syscall.ENOSPC) {
+	switch {
+	case err == nil:
+		return img, nil
+	case ctx.Err() != nil:
+		// Whatever failed did so because of that.
+		return nil, fmt.Errorf("building an image: %w", ctx.Err())
+	case errors.Is(err, syscall.ENOSPC):
 		err = &noSpaceError{fmt.Errorf("building an image in %s: %w", b.Home, err)}
 	}
-	return img, err
+	return nil, err
 }
 
 func (b *builder) locked(ctx context.Context) (*Image, error) {
@@ -212,7 +218,7 @@ func (b *builder) plan(ctx context.Context) (*plan, error) {
 	if p.index, err = b.client.Index(ctx, suite, arch); err != nil {
 		return nil, err
 	}
-	names := slices.Concat(b.base, b.Packages, p.index.Essential())
+	names := slices.Concat(b.base, b.extra(), p.index.Essential())
 	if p.packages, err = p.index.Resolve(names); err != nil {
 		return nil, err
 	}

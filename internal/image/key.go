@@ -32,8 +32,14 @@ func sumOf(data []byte) string {
 // request identifies the options of a build, without knowing what the mirror
 // has.
 func (b *builder) request() string {
-	extra := slices.Compact(slices.Sorted(slices.Values(b.Packages)))
-	return digest([]any{"request", formatVersion, recipeVersion, suite, arch, b.base, b.modules, extra, sumOf(b.Agent)})
+	return digest([]any{"request", formatVersion, recipeVersion, suite, arch, b.base, b.modules, b.extra(), sumOf(b.Agent)})
+}
+
+// extra returns the packages to add to the default set, so that neither order
+// nor repetition makes a difference.
+func (b *builder) extra() []string {
+	names := slices.Compact(slices.Sorted(slices.Values(b.Packages)))
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(b.base, name) })
 }
 
 // baseKey identifies kernel, modules and root file system.

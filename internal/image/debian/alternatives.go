@@ -2,7 +2,6 @@ package debian
 
 import (
 	"cmp"
-	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -76,35 +75,31 @@ func makeAlternative(words []string) (alternative, bool) {
 	return a, path.IsAbs(a.link) && path.IsAbs(a.path) && !strings.Contains(a.name, "/") && a.name != "." && a.name != ".."
 }
 
-// linkAlternatives makes the links of the best alternative for each name: the
+// alternatives makes the links of the best alternative for each name: the
 // highest priority whose program is installed, then the first by path.
-func linkAlternatives(tree *rootfs.Tree, all []alternative) error {
+func (f *fixer) alternatives(all []alternative) {
 	slices.SortStableFunc(all, func(a, b alternative) int {
 		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(b.priority, a.priority), strings.Compare(a.path, b.path))
 	})
 	last := ""
 	for _, a := range all {
-		if a.name == last || !exists(tree, a.path) {
+		if a.name == last || !exists(f.tree, a.path) {
 			continue
 		}
 		last = a.name
-		for _, one := range append([]alternative{a}, a.slaves...) {
-			if err := linkAlternative(tree, one); err != nil {
-				return fmt.Errorf("linking alternative %q: %w", one.name, err)
-			}
+		f.alternative(a)
+		for _, slave := range a.slaves {
+			f.alternative(slave)
 		}
 	}
-	return nil
 }
 
-func linkAlternative(tree *rootfs.Tree, a alternative) error {
-	if !exists(tree, a.path) || exists(tree, a.link) {
-		return nil // a manual page that was left out, or a link that is there already
+func (f *fixer) alternative(a alternative) {
+	if !exists(f.tree, a.path) || exists(f.tree, a.link) {
+		return // a manual page that was left out, or a package's own file
 	}
-	if err := tree.Add("etc/alternatives/"+a.name, rootfs.Link(a.path)); err != nil {
-		return err
-	}
-	return tree.Add(a.link, rootfs.Link("/etc/alternatives/"+a.name))
+	f.add("etc/alternatives/"+a.name, rootfs.Link(a.path))
+	f.add(a.link, rootfs.Link("/etc/alternatives/"+a.name))
 }
 
 func exists(tree *rootfs.Tree, path string) bool {

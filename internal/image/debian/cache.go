@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 )
 
-const partSuffix = ".part"
+const partSuffix = ".part" // of files that are being downloaded
+
+const updatingHint = "the mirror may be in the middle of an update: try again in some minutes, or use another mirror"
 
 // object returns the path of the cache file with the given hash and size. It is
 // checked on first use in a process, fetched from the first of paths that the
@@ -87,7 +89,7 @@ func (c *Client) downloadExact(ctx context.Context, path string, w io.Writer, su
 	}
 	if got.n != size || hex.EncodeToString(hash.Sum(nil)) != sum {
 		return withHint(fmt.Errorf("%w: %s has %d bytes with another hash than the signed index says (%d bytes)", ErrHash, path, got.n, size),
-			"the mirror may be in the middle of an update: try again in some minutes, or use another mirror")
+			updatingHint)
 	}
 	return nil
 }

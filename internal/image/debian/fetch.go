@@ -13,7 +13,7 @@ import (
 
 const (
 	tries        = 3
-	retryPause   = 500 * time.Millisecond // before the second try; doubled for the third
+	retryPause   = 200 * time.Millisecond // before the second try; doubled for the third
 	stallTimeout = 30 * time.Second       // a download without a byte for that long is given up
 )
 
@@ -72,11 +72,12 @@ func (c *Client) download(ctx context.Context, path string, w io.Writer, limit i
 		return unreachable(ctx, link, err)
 	}
 	defer answer.Body.Close()
-	switch {
-	case answer.StatusCode == http.StatusNotFound:
-		return withHint(fmt.Errorf("fetching %s: %w", link, ErrNotFound), "check that the mirror's URL is that of a whole Debian archive")
-	case answer.StatusCode != http.StatusOK:
+	switch code := answer.StatusCode; {
+	case code == http.StatusOK:
+	case code == http.StatusRequestTimeout || code == http.StatusTooManyRequests || code >= 500:
 		return unreachable(ctx, link, errors.New(answer.Status))
+	default:
+		return withHint(fmt.Errorf("fetching %s: %w: %s", link, ErrNotFound, answer.Status), "check that the mirror's URL is that of a whole Debian archive")
 	}
 	body := &stallReader{r: answer.Body, timer: time.AfterFunc(stallTimeout, func() { cancel(errStalled) })}
 	defer body.timer.Stop()
@@ -90,7 +91,7 @@ func (c *Client) download(ctx context.Context, path string, w io.Writer, limit i
 	case err != nil:
 		return fmt.Errorf("fetching %s: %w", link, err)
 	case n > limit:
-		return fmt.Errorf("fetching %s: %w: longer than %d bytes", link, ErrHash, limit)
+		return withHint(fmt.Errorf("fetching %s: %w: longer than %d bytes", link, ErrHash, limit), updatingHint)
 	}
 	return nil
 }
@@ -101,6 +102,10 @@ var errStalled = fmt.Errorf("no data for %v", stallTimeout)
 func unreachable(ctx context.Context, link string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("fetching %s: %w", link, context.Cause(ctx))
+	}
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err // without the URL, which is told already
 	}
 	return withHint(fmt.Errorf("fetching %s: %w: %w", link, ErrUnreachable, err),
 		"check this host's network and proxy, or name another mirror with --mirror or "+MirrorEnv)

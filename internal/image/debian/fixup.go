@@ -33,14 +33,15 @@ func Fixup(tree *rootfs.Tree, installed []Installed, now time.Time) error {
 	f.pam()
 	f.certificates()
 	f.dpkgDatabase(installed)
-	if f.err != nil {
-		return fmt.Errorf("finishing the file tree: %w", f.err)
-	}
 	var alternatives []alternative
 	for _, p := range installed {
 		alternatives = append(alternatives, parseAlternatives(p.postinst)...)
 	}
-	return linkAlternatives(tree, alternatives)
+	f.alternatives(alternatives)
+	if f.err != nil {
+		return fmt.Errorf("finishing the file tree: %w", f.err)
+	}
+	return nil
 }
 
 // fixer adds files to a tree and keeps the first error.

@@ -57,16 +57,7 @@ func write(t *testing.T, tree *Tree) string {
 func TestWriteEROFS(t *testing.T) {
 	tree := sample(t)
 	path := write(t, tree)
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := erofs.Open(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	compare(t, tree, img)
+	compare(t, tree, path)
 	first, _ := os.ReadFile(path)
 	if second, _ := os.ReadFile(write(t, sample(t))); !bytes.Equal(first, second) {
 		t.Error("writing the same tree twice gives different bytes")
@@ -78,10 +69,19 @@ func TestWriteEROFS(t *testing.T) {
 
 // compare checks every node of the tree against the image, and that the image
 // has no more.
-func compare(t *testing.T, tree *Tree, img fs.FS) {
+func compare(t *testing.T, tree *Tree, path string) {
 	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := erofs.Open(f)
+	if err != nil {
+		t.Fatal(err)
+	}
 	seen := 0
-	err := fs.WalkDir(img, ".", func(name string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(img, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || name == "." {
 			return err
 		}
@@ -145,16 +145,7 @@ func TestManyFiles(t *testing.T) {
 		mustAdd(t, tree, fmt.Sprintf("long/%0200d", i), Dir(0o755))
 	}
 	path := write(t, tree)
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := erofs.Open(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	compare(t, tree, img)
+	compare(t, tree, path)
 	fsck(t, path)
 }
 

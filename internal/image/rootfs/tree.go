@@ -161,8 +161,28 @@ func (t *Tree) leadsToDir(name string) bool {
 	return err == nil && n.Mode.IsDir()
 }
 
-// makeDirs walks parts from the root, making what is missing.
+// makeDirs returns the directory that parts lead to, making what is missing.
 func (t *Tree) makeDirs(parts []string) (*Node, error) {
+	dir, err := t.walk(parts, true, func(dir *Node, part string) (*Node, error) {
+		if len(part) > maxName { // out of a link's target
+			return nil, fmt.Errorf("%w: component of %d bytes, at most %d fit: %.40q", ErrPath, len(part), maxName, part)
+		}
+		if !dir.Mode.IsDir() {
+			return nil, fmt.Errorf("%w: a parent of %q is not a directory", ErrPath, part)
+		}
+		dir.children[part] = Dir(0o755)
+		return dir.children[part], nil
+	})
+	if err == nil && !dir.Mode.IsDir() {
+		err = fmt.Errorf("%w: the parent is not a directory", ErrPath)
+	}
+	return dir, err
+}
+
+// walk follows parts from the root, and symbolic links on the way; in the last
+// component only when followLast is set. What dir does not have is asked of
+// missing.
+func (t *Tree) walk(parts []string, followLast bool, missing func(dir *Node, part string) (*Node, error)) (*Node, error) {
 	stack := []*Node{t.root}
 	links := 0
 	for len(parts) > 0 {
@@ -174,23 +194,20 @@ func (t *Tree) makeDirs(parts []string) (*Node, error) {
 			continue
 		}
 		next := dir.children[part]
-		switch {
-		case next == nil && len(part) > maxName: // out of a link's target
-			return nil, fmt.Errorf("%w: component of %d bytes, at most %d fit: %.40q", ErrPath, len(part), maxName, part)
-		case next == nil:
-			next = Dir(0o755)
-			dir.children[part] = next
-			stack = append(stack, next)
-		case next.Mode.IsDir():
-			stack = append(stack, next)
-		case next.Mode.Type() == fs.ModeSymlink:
+		if next == nil {
+			var err error
+			if next, err = missing(dir, part); err != nil {
+				return nil, err
+			}
+		}
+		if next.Mode.Type() == fs.ModeSymlink && (followLast || len(parts) > 0) {
 			if links++; links > maxLinks {
 				return nil, fmt.Errorf("%w: too many symbolic links at %q", ErrPath, part)
 			}
 			stack, parts = follow(stack, next.Target, parts)
-		default:
-			return nil, fmt.Errorf("%w: %q is not a directory", ErrPath, part)
+			continue
 		}
+		stack = append(stack, next)
 	}
 	return stack[len(stack)-1], nil
 }
@@ -212,40 +229,21 @@ func follow(stack []*Node, target string, rest []string) ([]*Node, []string) {
 
 // Lookup returns the node at name, following symbolic links. The error wraps
 // [fs.ErrNotExist] when there is none.
-func (t *Tree) Lookup(name string) (*Node, error) { return t.walk(name, true) }
+func (t *Tree) Lookup(name string) (*Node, error) { return t.find(name, true) }
 
 // Lstat is Lookup without following a link in the last component.
-func (t *Tree) Lstat(name string) (*Node, error) { return t.walk(name, false) }
+func (t *Tree) Lstat(name string) (*Node, error) { return t.find(name, false) }
 
-func (t *Tree) walk(name string, followLast bool) (*Node, error) {
+func (t *Tree) find(name string, followLast bool) (*Node, error) {
 	parts, err := split(name)
 	if err != nil {
 		return nil, err
 	}
-	stack := []*Node{t.root}
-	links := 0
-	for len(parts) > 0 {
-		part := parts[0]
-		parts = parts[1:]
-		dir := stack[len(stack)-1]
-		if part == ".." {
-			stack = stack[:max(1, len(stack)-1)]
-			continue
-		}
-		next := dir.children[part]
-		if next == nil {
-			return nil, fmt.Errorf("looking up %q: %w", name, fs.ErrNotExist)
-		}
-		if next.Mode.Type() == fs.ModeSymlink && (followLast || len(parts) > 0) {
-			if links++; links > maxLinks {
-				return nil, fmt.Errorf("looking up %q: %w: too many symbolic links", name, ErrPath)
-			}
-			stack, parts = follow(stack, next.Target, parts)
-			continue
-		}
-		stack = append(stack, next)
+	node, err := t.walk(parts, followLast, func(*Node, string) (*Node, error) { return nil, fs.ErrNotExist })
+	if err != nil {
+		return nil, fmt.Errorf("looking up %q: %w", name, err)
 	}
-	return stack[len(stack)-1], nil
+	return node, nil
 }
 
 // Remove takes name out of the tree with all below it. It is no error when
