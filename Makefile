@@ -11,10 +11,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart bench test race check generate clean
+.PHONY: help build quickstart bench bench-qemu test race check generate clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/forkd with the guest agent inside
 	GOOS=linux GOARCH=riscv64 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(AGENT) ./cmd/forkd-agent
@@ -25,6 +25,9 @@ quickstart: build ## from nothing to N running children (N=100)
 
 bench: build ## measure this host
 	bin/forkd bench -n $(N)
+
+bench-qemu: build ## compare with QEMU on this host (needs qemu-system-misc)
+	$(GO) run ./bench/qemu -json bench/qemu/result.json
 
 test: build ## run the whole test suite
 	$(GO) test ./...
