@@ -67,10 +67,9 @@ func (e *RestartedError) Error() string {
 type evaluator struct {
 	turn chan struct{} // holds a token when nobody evaluates
 
-	mu      sync.Mutex // guards what follows
-	info    wire.RuntimeInfo
-	call    *call
-	current uint64 // id of the evaluation that runs, or 0
+	mu   sync.Mutex // guards what follows
+	info wire.RuntimeInfo
+	call *call
 }
 
 // StartRuntime starts a warm runtime and returns when it is warm.
@@ -101,15 +100,10 @@ func (c *Client) InterruptRuntime(ctx context.Context, name string, eval uint64)
 	return r.Delivered, err
 }
 
-// Interrupt interrupts whatever a runtime evaluates for this client at the moment.
+// Interrupt interrupts whichever evaluation runs; it ends with KeyboardInterrupt, or what the language has in its place.
+// Without one it does nothing.
 func (c *Client) Interrupt(ctx context.Context, name string) error {
-	e, err := c.evaluator(ctx, name)
-	if err != nil {
-		return err
-	}
-	if id := e.running(); id != 0 {
-		_, err = c.InterruptRuntime(ctx, name, id)
-	}
+	_, err := c.InterruptRuntime(ctx, name, 0)
 	return err
 }
 
@@ -175,8 +169,6 @@ func (c *Client) evaluate(ctx context.Context, e *evaluator, req EvalRequest) (*
 		c.interruptLater(e, id)
 	})
 	defer stop()
-	e.run(id)
-	defer e.run(0)
 	guard := c.guard(e, id, req.Timeout)
 	result, err := conn.evaluate(ctx, wire.EvalRequest{
 		ID: id, Code: req.Code, MaxOutput: req.MaxOutput, MaxValue: req.MaxValue, MaxRepr: req.MaxRepr,
@@ -303,18 +295,6 @@ func (e *evaluator) known() wire.RuntimeInfo {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.info
-}
-
-func (e *evaluator) running() uint64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.current
-}
-
-func (e *evaluator) run(id uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.current = id
 }
 
 func (e *evaluator) learn(info wire.RuntimeInfo) {

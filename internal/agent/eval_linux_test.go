@@ -193,6 +193,11 @@ func TestEvalTimeoutKeepsState(t *testing.T) {
 	if r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "7", Timeout: time.Minute}); err != nil || string(r.Value) != "7" {
 		t.Fatalf("%+v, %v", r, err)
 	}
+	timer := time.AfterFunc(50*time.Millisecond, func() { _ = f.Interrupt(context.Background(), "python") })
+	defer timer.Stop()
+	if r := f.eval(t, "while True: pass"); r.Error == nil || !r.Error.Interrupted {
+		t.Fatalf("%+v", r)
+	}
 	if delivered, err := f.InterruptRuntime(t.Context(), "python", 7); delivered || err != nil {
 		t.Fatalf("interrupting nothing: %v, %v", delivered, err)
 	}

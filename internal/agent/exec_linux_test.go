@@ -150,7 +150,7 @@ func TestExecTimeoutKillsTree(t *testing.T) {
 	needCgroups(t, f)
 	file := filepath.Join(t.TempDir(), "ticks")
 	req := sh("echo begun; (setsid sh -c 'while :; do date >> " + file + "; sleep 0.02; done') & sleep 300")
-	req.TimeoutMS = 300
+	req.TimeoutMS = 700
 	o := f.mustRun(t, req)
 	if !o.TimedOut || o.Signal != 9 || o.Code != 137 || o.stdout != "begun\n" || o.Background {
 		t.Fatalf("got %+v", o)

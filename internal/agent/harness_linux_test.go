@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,32 +22,49 @@ import (
 
 // fakeKernel records what a refresh changes; the machine that runs the tests keeps its clock and name.
 type fakeKernel struct {
+	mu  sync.Mutex
+	has kernelState
+}
+
+type kernelState struct {
 	entropy  [wire.EntropySize]byte
 	clock    int64
 	hostname string
-	fail     string
+	fail     string // the step that fails
 }
 
 func (k *fakeKernel) Reseed(entropy *[wire.EntropySize]byte) error {
-	k.entropy = *entropy
-	return k.failing("random")
+	return k.step("random", func(s *kernelState) { s.entropy = *entropy })
 }
 
 func (k *fakeKernel) SetClock(ns int64) error {
-	k.clock = ns
-	return k.failing("clock")
+	return k.step("clock", func(s *kernelState) { s.clock = ns })
 }
 
 func (k *fakeKernel) SetHostname(name string) error {
-	k.hostname = name
-	return k.failing("hostname")
+	return k.step("hostname", func(s *kernelState) { s.hostname = name })
 }
 
-func (k *fakeKernel) failing(step string) error {
-	if k.fail == step {
+func (k *fakeKernel) step(name string, do func(*kernelState)) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	do(&k.has)
+	if k.has.fail == name {
 		return errors.New("made to fail")
 	}
 	return nil
+}
+
+func (k *fakeKernel) state() kernelState {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.has
+}
+
+func (k *fakeKernel) failAt(step string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.has.fail = step
 }
 
 // fixture is a guest server in this process, reached over Unix sockets.
@@ -60,7 +78,10 @@ type fixture struct {
 
 var fixtures atomic.Int64
 
-func newGuest(t *testing.T) *fixture {
+func newGuest(t *testing.T) *fixture { return newGuestIn(t, "/", cgroupDir()) }
+
+// newGuestIn is newGuest with another root for file operations, or without cgroups.
+func newGuestIn(t *testing.T, root, cgroups string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	f := &fixture{dir: dir, kernel: new(fakeKernel)}
@@ -68,9 +89,8 @@ func newGuest(t *testing.T) *fixture {
 	if f.id, err = guest.OpenIdentity(filepath.Join(dir, "identity")); err != nil {
 		t.Fatal(err)
 	}
-	cgroups := cgroupDir()
 	f.server, err = guest.New(guest.Config{
-		Root:     "/",
+		Root:     root,
 		Cgroups:  cgroups,
 		Listen:   func(port uint32) (int, error) { return quiet.ListenUnix(f.socket(port)) },
 		Dir:      dir,

@@ -2,11 +2,14 @@ package guest
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"runtime"
-	"runtime/debug"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/forkd-dev/forkd/internal/agent/quiet"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
@@ -26,7 +29,9 @@ func (s *Server) quiesce() (wire.QuiesceReply, error) {
 		return reply, errors.Join(err, s.letGo(false))
 	}
 	unix.Sync()
-	s.settle()
+	if err := s.settle(); err != nil {
+		return reply, errors.Join(err, s.letGo(false))
+	}
 	return reply, nil
 }
 
@@ -39,7 +44,8 @@ func (s *Server) hold() error {
 	}
 	s.setHeld(true)
 	err := s.runtimes.Freeze(s.cfg.Patience)
-	if err == nil {
+	// Nobody can enter an empty cgroup now, and thawing it would cost every child its share of a refresh.
+	if err == nil && s.users.Populated() {
 		err = s.users.Freeze(s.cfg.Patience)
 	}
 	if err != nil {
@@ -89,11 +95,70 @@ func (s *Server) count() (wire.QuiesceReply, error) {
 	return wire.QuiesceReply{Processes: len(pids) + extra}, err
 }
 
-// settle puts the agent's own memory in the state that restored children find cheapest: garbage collected and free memory
-// returned, so that neither happens in a child, where it would dirty pages.
-func (s *Server) settle() {
+// settle puts the agent's own memory in the state that restored children find cheapest: the garbage is collected, and what a
+// refresh allocates lies ready. Free memory is kept, because a page that is given back costs a fault and a clearing when it
+// is needed again.
+func (s *Server) settle() error {
 	runtime.GC()
-	debug.FreeOSMemory()
+	for range rehearsals {
+		if err := s.rehearse(); err != nil {
+			return fmt.Errorf("rehearsing a refresh: %w", err)
+		}
+	}
+	return nil
+}
+
+// rehearsals is how often a refresh is rehearsed: the allocator settles with the second.
+const rehearsals = 2
+
+// rehearse goes through a refresh that changes nothing: a connection, the request and its answer, the identity files.
+func (s *Server) rehearse() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	server, err := quiet.NewConn(fds[0], "rehearsal")
+	if err != nil {
+		unix.Close(fds[1])
+		return err
+	}
+	defer server.Close()
+	client, err := quiet.NewConn(fds[1], "rehearsal")
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	payload, err := rehearsal.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	if err := wire.NewWriter(client).Frame(wire.TypeRefresh, payload); err != nil {
+		return err
+	}
+	_ = server.SetReadDeadline(time.Now().Add(s.cfg.Patience))
+	session := s.session(server)
+	session.onRefresh = s.pretend
+	session.run()
+	_ = server.Shutdown()
+	kind, payload, err := wire.NewReader(client).Next()
+	if err == nil && kind == wire.TypeError {
+		err = wire.DecodeError(payload)
+	}
+	return err
+}
+
+// rehearsal is the request of a rehearsal.
+var rehearsal = wire.Refresh{
+	Generation: 1, WallNS: 1, Hostname: "rehearsal",
+	MachineID: "00000000000000000000000000000000", BootID: "00000000-0000-0000-0000-000000000000",
+}
+
+// pretend is refresh without an effect.
+func (s *Server) pretend(*wire.Refresh) error {
+	if s.cfg.Identity == nil {
+		return nil
+	}
+	return s.cfg.Identity.rewrite()
 }
 
 // resume lets everything go on under the old identity: the host has its snapshot, or has given it up.

@@ -15,8 +15,9 @@ import (
 type Identity struct {
 	machineID, bootID, hostname, hosts, generation *quiet.File
 
-	dir string
-	buf []byte
+	dir  string
+	buf  []byte
+	last wire.Refresh // what the files say
 }
 
 // OpenIdentity makes the files in dir.
@@ -58,6 +59,12 @@ func (id *Identity) Bindings() []Binding {
 
 // Write gives the files the identity in r. The error names the file.
 func (id *Identity) Write(r *wire.Refresh) error {
+	id.last = *r
+	return id.rewrite()
+}
+
+func (id *Identity) rewrite() error {
+	r := &id.last
 	put := func(name string, f *quiet.File, parts ...string) error {
 		b := id.buf[:0]
 		for _, part := range parts {

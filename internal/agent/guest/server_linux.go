@@ -23,8 +23,8 @@ var Version = "dev"
 type Kernel interface {
 	// Reseed mixes entropy into the random generator and gives it a new key.
 	Reseed(entropy *[wire.EntropySize]byte) error
-	// SetClock steps the wall clock to nanoseconds since 1970.
-	SetClock(ns int64) error
+	// SetClock steps the wall clock, given its value in nanoseconds since 1970 at which the machine's time counter was 0.
+	SetClock(zero int64) error
 	SetHostname(name string) error
 }
 
@@ -52,11 +52,17 @@ type Server struct {
 	runtimes *proc.Cgroup
 	warm     *warm.Manager
 	listener *quiet.Conn
-	retired  *quiet.Conn // answered, shut down, closed when the next connection comes
+	// heldSession serves what is answered while quiesced; it is made ahead.
+	heldSession *session
+	retired     *quiet.Conn // answered, shut down, closed when the next connection comes
+
+	sessions sync.WaitGroup // connections that are being served, but for those while quiesced
+	served   chan struct{}  // closed when Serve has returned
 
 	state sync.Mutex // serialises quiesce, resume and refresh
 
 	mu         sync.Mutex // guards what follows
+	conns      map[*quiet.Conn]struct{}
 	generation uint64
 	quiesced   bool
 	running    chan struct{} // closed while not quiesced
@@ -80,6 +86,8 @@ func New(cfg Config) (*Server, error) {
 		accounts: proc.Accounts{Open: root.OpenAccounts},
 		table:    proc.Children(),
 		running:  make(chan struct{}),
+		served:   make(chan struct{}),
+		conns:    make(map[*quiet.Conn]struct{}),
 	}
 	close(s.running)
 	if err := s.makeCgroups(); err != nil {
@@ -90,6 +98,7 @@ func New(cfg Config) (*Server, error) {
 		Table: s.table, Cgroup: s.runtimes, Accounts: s.accounts, Env: cfg.Env,
 		Listen: s.listenFile, Dir: cfg.Dir, Capture: cfg.Capture, Patience: cfg.Patience, Kinds: warm.Kinds(),
 	})
+	s.heldSession = s.session(nil)
 	s.table.OnOrphan(s.sweep)
 	return s, nil
 }
@@ -128,6 +137,7 @@ func (s *Server) Listen() error {
 
 // Serve answers connections until Close. Precondition: Listen.
 func (s *Server) Serve() error {
+	defer close(s.served)
 	for {
 		conn, err := s.listener.Accept()
 		if errors.Is(err, os.ErrClosed) {
@@ -145,7 +155,7 @@ func (s *Server) Serve() error {
 		}
 		if !s.held() {
 			s.retire(nil)
-			go s.serve(conn)
+			s.sessions.Go(func() { s.serve(conn) })
 			continue
 		}
 		s.serveHeld(conn)
@@ -156,7 +166,7 @@ func (s *Server) Serve() error {
 func (s *Server) serveHeld(conn *quiet.Conn) {
 	// A peer that says nothing must not keep the refresh out for ever.
 	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.Patience))
-	s.session(conn).run()
+	s.heldSession.reuse(conn).run()
 	_ = conn.Shutdown()
 	s.retire(conn)
 }
@@ -170,16 +180,34 @@ func (s *Server) retire(conn *quiet.Conn) {
 }
 
 func (s *Server) serve(conn *quiet.Conn) {
-	defer conn.Close()
+	s.mu.Lock()
+	s.conns[conn] = struct{}{}
+	s.mu.Unlock()
 	s.session(conn).run()
+	s.mu.Lock()
+	delete(s.conns, conn)
+	s.mu.Unlock()
+	conn.Close()
 }
 
-// Close stops listening and kills the runtimes. Connections that are open end by themselves.
+// Close ends everything: runtimes, commands in cgroups, connections. It returns when Serve and every operation have.
+// Precondition: Serve has been called.
 func (s *Server) Close() {
 	s.warm.Close()
+	_ = s.users.Kill()
+	s.table.Release()
+	s.setHeld(false)
 	if s.listener != nil {
 		s.listener.Close()
 	}
+	<-s.served
+	s.mu.Lock()
+	for conn := range s.conns {
+		_ = conn.Shutdown()
+	}
+	s.mu.Unlock()
+	s.sessions.Wait()
+	s.retire(nil)
 	s.sweep()
 	s.root.Close()
 }

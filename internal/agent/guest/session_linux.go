@@ -13,13 +13,24 @@ import (
 // session is one connection with its one operation.
 type session struct {
 	*Server
-	in  *wire.Reader
-	out *wire.Writer
+	buffer    *bufio.Reader // beneath in
+	in        *wire.Reader
+	out       *wire.Writer
+	onRefresh func(*wire.Refresh) error
 }
 
 func (s *Server) session(conn *quiet.Conn) *session {
 	// The buffer holds a refresh, so that one read gets it all.
-	return &session{s, wire.NewReader(bufio.NewReaderSize(conn, 512)), wire.NewWriter(conn)}
+	buffer := bufio.NewReaderSize(conn, 512)
+	return &session{s, buffer, wire.NewReader(buffer), wire.NewWriter(conn), s.refresh}
+}
+
+// reuse makes a session that is over serve another connection, with the memory that it has.
+func (s *session) reuse(conn *quiet.Conn) *session {
+	s.buffer.Reset(conn)
+	s.in.Reset(s.buffer)
+	s.out.Reset(conn)
+	return s
 }
 
 // run reads the opening frame and answers it. A connection that ends before it asks for anything is no error.
@@ -35,7 +46,7 @@ func (s *session) run() {
 	case wire.TypeRefresh:
 		var r wire.Refresh
 		if err = r.UnmarshalBinary(payload); err == nil {
-			err = s.refresh(&r)
+			err = s.onRefresh(&r)
 		}
 		s.done(nil, err)
 	case wire.TypeRequest:

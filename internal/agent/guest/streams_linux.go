@@ -119,6 +119,7 @@ type stdin struct {
 	data    []byte
 	writing int // bytes taken from data and not yet credited
 	ended   bool
+	closed  bool // by the end of the command; what was on its way is dropped
 }
 
 func newStdin(pipe *os.File, out *wire.Writer) *stdin {
@@ -132,6 +133,8 @@ func (s *stdin) put(p []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.closed:
+		return nil
 	case s.ended:
 		return wire.Errorf(wire.CodeBadRequest, "stdin", "data after the end of standard input")
 	case len(s.data)+s.writing+len(p) > wire.StdinWindow:
@@ -152,7 +155,10 @@ func (s *stdin) end() {
 
 // close makes the command's end of the pipe see the end of the data at once.
 func (s *stdin) close() {
-	s.end()
+	s.mu.Lock()
+	s.ended, s.closed = true, true
+	s.changed.Signal()
+	s.mu.Unlock()
 	s.pipe.Close()
 }
 

@@ -86,7 +86,7 @@ func boot() error {
 			return err
 		}
 	}
-	return errors.Join(makeDirs(), devLinks(), loopbackUp(), raiseLimits())
+	return errors.Join(makeDirs(), devLinks(), loopbackUp(), raiseLimits(), tune())
 }
 
 func (m mount) mount() error {

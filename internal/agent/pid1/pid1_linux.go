@@ -12,7 +12,9 @@ package pid1
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -26,10 +28,29 @@ func Main() {
 	// One processor is enough for an agent, and a second would cost every
 	// child the pages of its scheduler state.
 	runtime.GOMAXPROCS(1)
+	// No collection every two minutes, nor at every few megabytes: only when
+	// the agent grows towards its limit, so that an idle one never works.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(memoryLimit)
+	holdSignals()
+	unix.Umask(0o022)
 	if err := serve(); err != nil {
 		report(err)
 	}
 	powerOff()
+}
+
+// memoryLimit is what the agent's heap and stacks may grow to before garbage
+// is collected, in bytes.
+const memoryLimit = 24 << 20
+
+// holdSignals keeps user code from ending the guest with a mere kill: process 1
+// is spared only signals that it does not handle, and Go handles them all. The
+// channel is never read. Children start with the default actions.
+func holdSignals() {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT,
+		unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTERM, unix.SIGPWR, unix.SIGSYS, unix.SIGTRAP,
+		unix.SIGILL, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT) // a fault of our own ends us all the same
 }
 
 func serve() error {
@@ -124,7 +145,7 @@ const parentName = "forkd"
 // kernel implements guest.Kernel.
 type kernel struct{ *quiet.Random }
 
-func (kernel) SetClock(ns int64) error       { return quiet.SetClock(ns) }
+func (kernel) SetClock(zero int64) error     { return quiet.SetClock(zero) }
 func (kernel) SetHostname(name string) error { return quiet.SetHostname(name) }
 
 // report prints an error through the kernel's log, which reaches the console

@@ -21,8 +21,9 @@ import (
 type Cgroup struct {
 	path string
 	dir  *os.File
-	// freeze stays open because thawing happens in every restored child and must not pay for a path walk.
-	freeze *os.File
+	// The freezer stays open because thawing happens in every restored child and must not pay for a path walk.
+	file   *os.File
+	freeze *quiet.File
 }
 
 // NewCgroup makes the cgroup name below parent, or takes it over when it exists. A nil parent yields a Cgroup that does
@@ -43,12 +44,12 @@ func OpenCgroup(path string) (*Cgroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening cgroup: %w", err)
 	}
-	freeze, err := os.OpenFile(filepath.Join(path, "cgroup.freeze"), os.O_WRONLY, 0)
+	file, err := os.OpenFile(filepath.Join(path, "cgroup.freeze"), os.O_WRONLY, 0)
 	if err != nil {
 		dir.Close()
 		return nil, fmt.Errorf("opening freezer, is this cgroup v2: %w", err)
 	}
-	return &Cgroup{path: path, dir: dir, freeze: freeze}, nil
+	return &Cgroup{path: path, dir: dir, file: file, freeze: quiet.FileOf(file)}, nil
 }
 
 // Real reports whether there is a cgroup behind c.
@@ -97,12 +98,13 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// Freeze stops every process in the cgroup and below, and returns when all of them have stopped.
+// Freeze stops every process in the cgroup and below, and returns when all of them have stopped. It may be called again, but
+// neither it nor Thaw by two at a time.
 func (c *Cgroup) Freeze(patience time.Duration) error {
 	if !c.Real() {
 		return nil
 	}
-	if err := quiet.FileOf(c.freeze).WriteAt([]byte("1"), 0); err != nil {
+	if err := c.freeze.WriteAt([]byte("1"), 0); err != nil {
 		return fmt.Errorf("freezing %s: %w", c.path, err)
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -124,7 +126,7 @@ func (c *Cgroup) Thaw() error {
 	if !c.Real() {
 		return nil
 	}
-	if err := quiet.FileOf(c.freeze).WriteAt([]byte("0"), 0); err != nil {
+	if err := c.freeze.WriteAt([]byte("0"), 0); err != nil {
 		return fmt.Errorf("thawing %s: %w", c.path, err)
 	}
 	return nil
@@ -159,7 +161,7 @@ func (c *Cgroup) Close() bool {
 		}
 	}
 	c.dir.Close()
-	c.freeze.Close()
-	c.dir, c.freeze = nil, nil
+	c.file.Close()
+	c.dir, c.file, c.freeze = nil, nil, nil
 	return true
 }

@@ -45,9 +45,15 @@ func Getrandom(p []byte) error {
 	return nil
 }
 
-// SetClock steps CLOCK_REALTIME to ns nanoseconds since 1970.
-func SetClock(ns int64) error {
-	if errno := setClock(ns); errno != 0 {
+// SetClock steps CLOCK_REALTIME, given its value in nanoseconds since 1970 at
+// which the machine's time counter was zero. Adding the counter here makes the
+// result right however long the order was under way.
+func SetClock(zero int64) error {
+	counter, err := counterNS()
+	if err != nil {
+		return err
+	}
+	if errno := setClock(zero + counter); errno != 0 {
 		return os.NewSyscallError("clock_settime", errno)
 	}
 	return nil
@@ -105,11 +111,12 @@ func (f *File) Replace(p []byte) error {
 	if err := f.WriteAt(p, 0); err != nil {
 		return err
 	}
-	if size := int64(len(p)); size != f.size {
+	size := int64(len(p))
+	if size < f.size {
 		if errno := ftruncate(f.fd, size); errno != 0 {
 			return os.NewSyscallError("ftruncate", errno)
 		}
-		f.size = size
 	}
+	f.size = size
 	return nil
 }

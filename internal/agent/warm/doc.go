@@ -11,7 +11,7 @@
 //	8      u64  id of the running evaluation, 0 for none; written by the runtime
 //	16     u64  id of the evaluation to interrupt
 //	24     u64  number of the hold, echoed when it has ended
-//	64     2560 bytes of seed
+//	64     2560 bytes of seed; the first 64 are fit for cryptography
 //
 // The agent reaches the page with pread and pwrite, the runtime maps it; both see the same page cache. The process runs in
 // a cgroup of its own below Config.Cgroup, so that it can be thawed and reseeded while user processes are still held.

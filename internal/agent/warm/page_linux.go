@@ -3,7 +3,6 @@ package warm
 import (
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +21,8 @@ const (
 	offSeed     = 64
 	seedSize    = 2560
 	pageSize    = 4096
+	pureSize    = 64            // of the seed, straight from the kernel
+	entropySize = pureSize + 16 // what a reseed takes from the kernel
 
 	commandNone      = 0
 	commandHold      = 1
@@ -81,18 +82,31 @@ func (p *page) command(c byte) error {
 	return p.io.WriteAt([]byte{c, 0, 0, 0}, offCommand)
 }
 
-// release ends a hold. With a seed, the runtime's generators get new states that are expanded from it.
-func (p *page) release(seed *[32]byte, stream *rand.ChaCha8, buf []byte) error {
+// release ends a hold. With fresh entropy, the runtime's generators get new states: the first bytes of the seed are the
+// entropy itself, for generators that must not be guessed; the rest is expanded from its end, for those with so large a
+// state that the kernel would take longer to fill it than to do everything else, and that are no secret anyway.
+func (p *page) release(entropy *[entropySize]byte, buf []byte) error {
 	order := [2]byte{1, 0}
-	if seed != nil {
-		stream.Seed(*seed)
-		if _, err := stream.Read(buf); err != nil {
-			return err
-		}
+	if entropy != nil {
+		expand(entropy, buf)
 		if err := p.io.WriteAt(buf, offSeed); err != nil {
 			return err
 		}
 		order[1] = 1
 	}
 	return p.io.WriteAt(order[:], offGo)
+}
+
+// expand fills buf with the pure part of the entropy and numbers that follow from the rest: a SplitMix sequence whose
+// start and step are both random.
+func expand(entropy *[entropySize]byte, buf []byte) {
+	n := copy(buf, entropy[:pureSize])
+	state := binary.NativeEndian.Uint64(entropy[pureSize:])
+	step := binary.NativeEndian.Uint64(entropy[pureSize+8:]) | 1
+	for ; n+8 <= len(buf); n += 8 {
+		state += step
+		z := (state ^ state>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		binary.NativeEndian.PutUint64(buf[n:], z^z>>31)
+	}
 }

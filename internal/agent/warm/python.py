@@ -11,8 +11,8 @@ import builtins
 # Functions look builtins up in this private copy, so that user code may spoil its own without spoiling the server.
 __builtins__ = dict(vars(builtins))
 
-import _random, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, os, re, select, signal, socket
-import struct, sys, traceback, types
+import _random, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, operator, os, re, select, signal
+import socket, struct, sys, traceback, types
 
 # Frame types and limits, as in package wire.
 OK, ERROR, STDOUT, STDERR, EVAL, RESULT = 3, 4, 18, 19, 48, 49
@@ -24,6 +24,7 @@ HEADER = struct.Struct("<IB")
 MAX_OUTPUT = 1 << 20
 MAX_VALUE, VALUE_CEILING = 4 << 20, 8 << 20
 MAX_REPR, REPR_CEILING = 64 << 10, 1 << 20
+MAX_KEPT = 4 << 10  # of an expression that is kept compiled
 MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 
 # The shared page, as in package warm.
@@ -88,12 +89,8 @@ class Capture:
     def flush(self):
         """Flushes the stream, also one that user code put in its place, and replaces it if it is broken."""
         try:
-            stream = getattr(sys, self.name)
-            stream.flush()
-            broken = stream.closed
+            getattr(sys, self.name).flush()
         except BaseException:
-            broken = True
-        if broken:
             self.open()
 
     def take(self):
@@ -153,8 +150,12 @@ def refuse_type(value):
     raise TypeError(f"{type(value).__name__} is no JSON type")
 
 
+# It does not look for circles, which end in a RecursionError all the same.
+encoder = json.encoder.c_make_encoder(None, refuse_type, quote, None, ":", ",", False, False, False)
+
+
 def encode(value):
-    return "".join(json.encoder.c_make_encoder({}, refuse_type, quote, None, ":", ",", False, False, False)(value, 0))
+    return "".join(encoder(value, 0))
 
 
 def quoted(text):
@@ -235,6 +236,17 @@ def describe(error, interrupted):
     return encode(body).encode("utf-8", "backslashreplace")
 
 
+def valid(request):
+    number, code = request["id"], request["code"]
+    if type(code) is not str or type(number) is not int or not 0 < number < 2**64:
+        return False
+    for name in request.keys() - {"id", "code"} if len(request) > 2 else ():
+        limit = request[name]
+        if name not in ("max_output", "max_value", "max_repr") or type(limit) is not int or limit < 0:
+            return False
+    return True
+
+
 class Runtime:
     """The namespace, the streams and the connections."""
 
@@ -249,6 +261,7 @@ class Runtime:
         self.forked = False
         self.buffer = bytearray(MAX_DATA)
         self.sources = collections.deque()
+        self.expressions = {}  # compiled, by their source text, oldest first
         self.stdout, self.stderr = Capture("stdout", 1), Capture("stderr", 2)
         main = types.ModuleType("__main__")
         main.__builtins__ = builtins
@@ -259,10 +272,11 @@ class Runtime:
 
     def run(self, code, name):
         """Runs code; returns a tuple with the value of its last expression, or an empty one."""
+        compiled = self.expressions.get(code)
         try:
-            compiled = compile(code.lstrip(" \t"), name, "eval")
+            compiled = compiled or self.keep(code, compile(code.lstrip(" \t"), name, "eval"))
         except SyntaxError:
-            compiled = None  # statements, or really wrong; leave this block so that the error to come has no context
+            pass  # statements, or really wrong; leave this block so that the error to come has no context
         if compiled is not None:
             return (eval(compiled, self.namespace),)
         self.remember(code, name)
@@ -276,6 +290,14 @@ class Runtime:
             exec(compile(tree, name, "exec"), self.namespace)
         return (eval(compile(ast.Expression(last.value), name, "eval"), self.namespace),)
 
+    def keep(self, code, compiled):
+        """Keeps a compiled expression: compiling costs more than everything else about the evaluation of a short one."""
+        if len(code) <= MAX_KEPT:
+            if len(self.expressions) >= 64:
+                del self.expressions[next(iter(self.expressions))]
+            self.expressions[code] = compiled
+        return compiled
+
     def remember(self, code, name):
         """Keeps source text, so that a traceback can show lines of functions defined earlier."""
         linecache.cache[name] = len(code), None, code.splitlines(True), name
@@ -287,7 +309,8 @@ class Runtime:
         """Evaluates a request and returns the frames of the answer."""
         number = request["id"]
         self.count += 1
-        name = f"<eval-{self.count}>"
+        known = self.expressions.get(request["code"])
+        name = known.co_filename if known else f"<eval-{self.count}>"
         self.interrupted = False
         self.stdout.limit = self.stderr.limit = request.get("max_output") or MAX_OUTPUT
         try:
@@ -340,13 +363,12 @@ class Runtime:
         while True:
             for fd, _ in poller.poll():
                 if fd == self.listener.fileno():
-                    connection = self.listener.accept()[0]
-                    connections[connection.fileno()] = connection
-                    poller.register(connection, select.POLLIN)
+                    accepted = self.listener.accept()[0]
+                    connections[accepted.fileno()] = accepted
+                    poller.register(accepted, select.POLLIN)
                 elif not self.step(connections[fd]):
                     poller.unregister(fd)
                     connections.pop(fd).close()
-                    del connection
 
     def step(self, connection):
         """Reads what has arrived and answers the requests in it. Returns False when the connection is done with."""
@@ -377,10 +399,7 @@ class Runtime:
             return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
         try:
             request, _ = decode(str(payload, "utf-8"), 0)
-            valid = type(request["code"]) is str and type(request["id"]) is int and 0 < request["id"] < 2**64
-            unknown = request.keys() - {"id", "code", "max_output", "max_value", "max_repr"}
-            limits = [request.get(k, 0) for k in ("max_output", "max_value", "max_repr")]
-            if not valid or unknown or not all(type(n) is int and n >= 0 for n in limits):
+            if not valid(request):
                 raise ValueError("missing, malformed or unknown members")
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as e:
             return self.refuse(connection, "bad_request", f"evaluation request is not readable: {e!r}")
@@ -416,19 +435,25 @@ class Runtime:
         hold and the mark that we are done is one call of a C function that drives C iterators: no other thread runs until
         it is over. The agent freezes the process while it spins.
         """
-        gc.collect()
-        gc.freeze()
         page = self.page
-        collections.deque(
-            itertools.chain(
-                map(page.__setitem__, (STATE,), (1,)),
-                iter(functools.partial(page.__getitem__, GO), 1),
-                map(functools.partial.__call__, itertools.compress(reseed_steps(page), map(page.__getitem__, itertools.repeat(RESEED)))),
-                map(page.__setitem__, (GO, STATE), (0, 0)),
-            ),
-            0,
-        )
-        self.control.sendall(HEADER.pack(8, OK) + bytes(page[SEQUENCE]))
+        try:
+            gc.collect()
+            gc.freeze()
+            steps = itertools.compress(reseed_steps(page), map(page.__getitem__, itertools.repeat(RESEED)))
+            collections.deque(
+                itertools.chain(
+                    map(page.__setitem__, (STATE,), (1,)),
+                    iter(functools.partial(page.__getitem__, GO), 1),
+                    map(functools.partial.__call__, steps),
+                ),
+                0,
+            )
+        except BaseException as e:
+            kind, answer = ERROR, encode({"code": "refresh_failed", "message": f"{type(e).__name__}: {e}"}).encode("utf-8", "replace")
+        else:
+            kind, answer = OK, b""
+        page[GO] = page[STATE] = 0
+        self.control.sendall(HEADER.pack(8 + len(answer), kind) + bytes(page[SEQUENCE]) + answer)
 
     def after_fork(self):
         """In a child that user code forked: it must neither serve nor keep the host's connections open."""
@@ -484,6 +509,40 @@ def numpy_steps(page, state):
     return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
 
 
+def immortalize():
+    """Makes every object that exists now immortal, as the interpreter does with None: its reference count is never written
+    again. What imports have made is used all the time and hardly ever freed, and each page that holds a count would have to
+    be copied in every forked child that merely looks at it. Does nothing before Python 3.12, or when counts do not look as
+    expected.
+    """
+    before = sys.getrefcount(None)
+    more = [None] * 9
+    if sys.getrefcount(None) != before:
+        return
+    try:
+        import ctypes
+    except ImportError:
+        return
+    count = ctypes.c_uint64.from_address
+    immortal = count(id(None)).value
+    if immortal != before or count(id(more)).value + 1 != sys.getrefcount(more):
+        return
+    # All of memory as numbers; only whole collections are handled in Python code, their elements in C.
+    memory = (ctypes.c_uint64 * 2**57).from_address(0)
+    done = set()
+    things = gc.get_objects()
+    while things:
+        places = set(map(id, things))
+        done |= places
+        collections.deque(map(memory.__setitem__, map(operator.rshift, places, itertools.repeat(3)), itertools.repeat(immortal)), 0)
+        parts = gc.get_referents(*things)
+        for code in things:
+            if type(code) is types.CodeType:  # not known to the collector
+                parts += code.co_consts, code.co_names
+        found = dict(zip(map(id, parts), parts))
+        things = list(map(found.__getitem__, found.keys() - done))
+
+
 def receive(control):
     """Reads one frame from the agent."""
     data = bytearray()
@@ -499,8 +558,11 @@ def warm_up(runtime, config):
     """Imports and exercises what the configuration names. Raises what goes wrong."""
     for module in config["imports"]:
         exec(f"import {module}", runtime.namespace)
+    immortalize()
     for code in config["warmup"] + ["0", "[0.5]"]:
-        for _ in range(3):
+        for n in range(10):  # the interpreter adapts its code to what it sees; half of the runs compile anew
+            if n < 5:
+                runtime.expressions.pop(code, None)
             frames = runtime.evaluate({"id": 1, "code": code})
             result = json.loads(frames[frames.rindex(b'{"id":1') :]) if b'"error"' not in frames else None
         if result is None:

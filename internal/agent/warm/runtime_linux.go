@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,17 +42,15 @@ type Runtime struct {
 	sequence uint64
 
 	// What a reseed needs lies ready before the snapshot.
-	seed   [32]byte
-	stream *rand.ChaCha8
-	buf    []byte
+	entropy [entropySize]byte
+	buf     []byte
 }
 
 func newRuntime(m *Manager, req wire.RuntimeStart, kind Kind) *Runtime {
 	return &Runtime{
 		m: m, req: req, kind: kind,
-		info:   wire.RuntimeInfo{Name: req.Name, Kind: req.Kind, Port: req.Port},
-		stream: rand.NewChaCha8([32]byte{}),
-		buf:    make([]byte, seedSize),
+		info: wire.RuntimeInfo{Name: req.Name, Kind: req.Kind, Port: req.Port},
+		buf:  make([]byte, seedSize),
 	}
 }
 
@@ -173,21 +170,22 @@ func (r *Runtime) alive() bool {
 	if r.proc == nil {
 		return false
 	}
-	patience := time.Duration(0)
 	if r.control.PeerGone() {
-		patience = exitPatience
+		select {
+		case <-r.proc.Done():
+		case <-time.After(exitPatience):
+			r.killTree()
+		}
 	}
 	select {
 	case <-r.proc.Done():
-		r.note(r.proc)
-		return false
-	case <-time.After(patience):
+	default:
+		if !r.control.PeerGone() {
+			return true
+		}
 	}
-	if patience != 0 {
-		r.kill()
-		return false
-	}
-	return true
+	r.note(r.proc)
+	return false
 }
 
 // kill ends the process and everything that it started, and waits for its end.
@@ -221,13 +219,19 @@ func (r *Runtime) discard() {
 	}
 }
 
-// interrupt raises the language's interrupt in the evaluation with this id, and in the programs that it started.
+// interrupt raises the language's interrupt in the evaluation with this id, or in any for 0, and in the programs that it
+// started.
 func (r *Runtime) interrupt(id uint64) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pid == 0 || r.held || id == 0 || r.page.current() != id {
+	if r.pid == 0 || r.held {
 		return false, nil
 	}
+	running := r.page.current()
+	if running == 0 || id != 0 && id != running {
+		return false, nil
+	}
+	id = running
 	if err := errors.Join(r.page.put(offTarget, id), r.page.command(commandInterrupt)); err != nil {
 		return false, err
 	}
@@ -273,7 +277,7 @@ func (r *Runtime) hold(deadline time.Time) error {
 		if time.Now().After(deadline) {
 			// Should it still see the command in this very moment, it finds that the hold is over already.
 			r.setHeld(false)
-			_ = errors.Join(r.page.command(commandNone), r.page.release(nil, nil, nil))
+			_ = errors.Join(r.page.command(commandNone), r.page.release(nil, nil))
 			return wire.Errorf(wire.CodeRuntimeBusy, "", "busy in native code, did not come to a safe point; try again when it is idle")
 		}
 		time.Sleep(time.Millisecond)
@@ -304,12 +308,12 @@ func (r *Runtime) order(reseed bool) error {
 	r.setHeld(false)
 	r.ordered = true
 	if !reseed {
-		return r.page.release(nil, nil, nil)
+		return r.page.release(nil, nil)
 	}
-	if err := quiet.Getrandom(r.seed[:]); err != nil {
+	if err := quiet.Getrandom(r.entropy[:]); err != nil {
 		return err
 	}
-	return r.page.release(&r.seed, r.stream, r.buf)
+	return r.page.release(&r.entropy, r.buf)
 }
 
 // await waits for the runtime's word that it goes on.
@@ -328,9 +332,13 @@ func (r *Runtime) await(deadline time.Time) error {
 			return err
 		}
 		// An older number is the late answer to a hold that was given up.
-		if kind == wire.TypeOK && len(payload) == 8 && binary.NativeEndian.Uint64(payload) == r.sequence {
-			return nil
+		if len(payload) < 8 || binary.NativeEndian.Uint64(payload) != r.sequence {
+			continue
 		}
+		if kind == wire.TypeError {
+			return wire.DecodeError(payload[8:])
+		}
+		return nil
 	}
 }
 

@@ -71,6 +71,9 @@ type Reader struct {
 // NewReader returns a Reader on r. It reads no further than the frame that was asked for.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 
+// Reset makes the reader read from another connection. Its buffer is kept.
+func (r *Reader) Reset(from io.Reader) { r.r = from }
+
 // Next returns the next frame. The payload is valid until the next call. It returns io.EOF at the end of the stream
 // between two frames, io.ErrUnexpectedEOF within a frame, and ErrFrameTooLarge for a length above MaxFrame.
 func (r *Reader) Next() (Type, []byte, error) {
@@ -116,6 +119,13 @@ type Writer struct {
 
 // NewWriter returns a Writer on w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Reset makes the writer write to another connection. Its buffer is kept.
+func (w *Writer) Reset(to io.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.w = to
+}
 
 // Frame writes one frame. It blocks while the transport does, which is the protocol's flow control.
 func (w *Writer) Frame(kind Type, payload []byte) error {

@@ -153,10 +153,11 @@ type RuntimeInfo struct {
 	LastExit string `json:"last_exit,omitempty"` // why the process before this one ended
 }
 
-// RuntimeInterrupt asks for the evaluation with this id to be interrupted; a later one is left alone.
+// RuntimeInterrupt asks for the evaluation with this id to be interrupted; a later one is left alone. Without an id it is
+// whichever runs.
 type RuntimeInterrupt struct {
 	Name string `json:"name"`
-	Eval uint64 `json:"eval"`
+	Eval uint64 `json:"eval,omitempty"`
 }
 
 // RuntimeInterrupted tells whether the evaluation was still running.

@@ -20,7 +20,7 @@ const (
 // bytes machine-id, 36 bytes boot-id, u8 length of the host name, host name.
 type Refresh struct {
 	Generation uint64 // grows with each restore in a machine's line; never 0
-	WallNS     int64  // host's CLOCK_REALTIME in nanoseconds
+	WallNS     int64  // host's CLOCK_REALTIME, in nanoseconds, when the machine's time counter was 0
 	Entropy    [EntropySize]byte
 	MachineID  string // 32 lower-case hexadecimal digits
 	BootID     string // UUID in its 36 character form

@@ -13,3 +13,5 @@ func becomeSubreaper(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func kill(pid int) error { return unix.Kill(pid, unix.SIGKILL) }
