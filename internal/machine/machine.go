@@ -193,6 +193,22 @@ func (c *clock) now() time.Duration {
 	return c.base
 }
 
+// zero returns the host's wall clock at the instant at which the guest's time was
+// or would have been zero. One reading of the host's clocks decides it, so it does
+// not matter how busy the host is.
+func (c *clock) zero() time.Time {
+	now := time.Now()
+	if t := c.started.Load(); t != nil {
+		return now.Add(-c.base - now.Sub(*t))
+	}
+	return now.Add(-c.base)
+}
+
+// ClockZero returns the host's wall clock at the instant at which the guest's time
+// counter was zero: the guest's present is ClockZero plus its counter, whenever
+// the guest comes to look at it. The machine must have been started.
+func (m *Machine) ClockZero() time.Time { return m.clock.zero() }
+
 // Start runs the vCPUs. It does nothing if they run already, and returns
 // ErrEnded if the machine has ended.
 func (m *Machine) Start() error {

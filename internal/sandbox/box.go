@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -93,7 +95,7 @@ func (b *box) identity() wire.Refresh {
 		Hostname:   b.id,
 	}
 	rand.Read(r.Entropy[:])
-	r.WallNS = time.Now().UnixNano()
+	r.WallNS = b.machine.ClockZero().UnixNano()
 	return r
 }
 
@@ -140,10 +142,14 @@ func (b *box) endReason() string {
 	}
 	select {
 	case <-b.machine.Done():
-		return b.machine.Ending().String()
 	default:
 		return ""
 	}
+	ending := b.machine.Ending()
+	if errors.Is(ending.Err, page.ErrQuota) {
+		return fmt.Sprintf("it needed more than its memory limit of %d MiB", b.limitMiB)
+	}
+	return ending.String()
 }
 
 func (b *box) info() Info {

@@ -30,11 +30,19 @@ const (
 // touch few pages and wake up rarely: no huge pages that would be copied
 // whole, no clearing of pages that are cleared anyway, no watchdogs, and no
 // alarm when a child was frozen for a year.
+//
+// Pressure accounting, the memory controller and automatic task groups tax
+// every context switch and allocation, and the first two have timers that fire
+// every two seconds; in a guest whose memory the host limits, nobody looks at
+// what they yield. A kernel stack at random offsets protects the kernel from a
+// guest's user, who is its administrator anyway, at the price of random numbers
+// for every system call.
 var commandLine = strings.Join([]string{
 	"console=hvc0", "earlycon=sbi", "quiet", "loglevel=4", "panic=-1",
 	"transparent_hugepage=never", "init_on_alloc=0",
-	"nowatchdog", "nmi_watchdog=0", "hung_task_timeout_secs=0", "rcupdate.rcu_cpu_stall_suppress=1",
-	"workqueue.power_efficient=1", "audit=0", "nokaslr",
+	"nowatchdog", "nmi_watchdog=0", "rcupdate.rcu_cpu_stall_suppress=1",
+	"workqueue.power_efficient=1", "audit=0",
+	"psi=0", "cgroup_disable=memory", "noautogroup", "randomize_kstack_offset=off",
 }, " ")
 
 // build makes a snapshot from nothing but packages.
@@ -55,6 +63,8 @@ func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Pr
 	}
 	defer m.trimSoon()
 	defer p.close()
+	ctx, cancel := p.alive(ctx)
+	defer cancel()
 	return p.explain(p.freeze(ctx, m, progress))
 }
 
@@ -146,10 +156,26 @@ func (p *parent) start(ctx context.Context) error {
 	if err := p.machine.Start(); err != nil {
 		return err
 	}
+	ctx, stop := p.alive(ctx)
+	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, bootTime)
 	defer cancel()
 	_, err := p.agent.WaitReady(ctx)
 	return err
+}
+
+// alive returns a context that also ends when the machine does, so that nobody
+// waits for a dead guest.
+func (p *parent) alive(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-p.machine.Done():
+			cancel(machine.ErrEnded)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // bootTime bounds a boot; on a slow host under load it takes a minute.
@@ -182,6 +208,7 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 		return err
 	}
 	man.Held = quiet.Processes
+	p.settle()
 	p.machine.Pause()
 	frozen, err := p.machine.Freeze()
 	if err != nil {
@@ -193,6 +220,29 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 	return m.store.Create(ctx, man, snapshot.Contents{
 		State: frozen.State, Memory: frozen.Memory, Scratch: frozen.Scratch, Root: p.img.RootfsPath(),
 	})
+}
+
+// settle waits until the guest has come to rest. What is still under way after
+// it was quiesced would be finished in every child: reclaim in the kernel, and
+// above all the monitor thread of the agent's runtime, which takes some
+// milliseconds of idleness to fall asleep.
+func (p *parent) settle() {
+	const (
+		look = 50 * time.Millisecond
+		calm = 5 // looks without an instruction
+		most = 60
+	)
+	last, quiet := p.machine.Counters().Instructions, 0
+	for range most {
+		time.Sleep(look)
+		now := p.machine.Counters().Instructions
+		if quiet++; now != last {
+			last, quiet = now, 0
+		}
+		if quiet == calm {
+			return
+		}
+	}
 }
 
 // setup runs one command that must succeed.

@@ -50,6 +50,8 @@ func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandRes
 		TimedOut:        exit.TimedOut,
 		StdoutTruncated: exit.StdoutCut,
 		StderrTruncated: exit.StderrCut,
+		StdoutBytes:     exit.StdoutBytes,
+		StderrBytes:     exit.StderrBytes,
 		Duration:        time.Since(start),
 	}
 	// A program that cannot be started is a result, as in a shell: 126 or 127
@@ -187,14 +189,31 @@ func (b *box) guestError(err error, format string, args ...any) error {
 	if _, ok := errors.AsType[*agent.RestartedError](err); ok {
 		return fail(RuntimeLost, "state from earlier evaluations is gone; define it again", "%s", err)
 	}
+	lost := errors.Is(err, agent.ErrLost)
+	if lost {
+		b.awaitEnd()
+	}
 	if b.state() != Running {
 		return b.dead(err)
 	}
-	if errors.Is(err, agent.ErrLost) {
+	if lost {
 		return &Error{Code: SandboxDead, Message: "sandbox " + b.id + " does not answer", Err: err,
 			Hint: "kill it and fork another one"}
 	}
 	return wrap(err, format, args...)
+}
+
+// endTime is how long a guest that goes down takes at most between its last word
+// and its end.
+const endTime = time.Second
+
+// awaitEnd waits for the end of a guest that does not answer. One that goes down
+// drops its connections before it is off, and the reason is known only then.
+func (b *box) awaitEnd() {
+	select {
+	case <-b.machine.Done():
+	case <-time.After(endTime):
+	}
 }
 
 // signalName returns a signal's name, empty for none.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent/wire"
@@ -63,13 +65,14 @@ func (m *Manager) WriteFile(ctx context.Context, id, name string, r io.Reader, o
 	})
 }
 
-// ListFiles lists a directory.
+// ListFiles lists a directory in the order of names.
 func (m *Manager) ListFiles(ctx context.Context, id, name string) (list []FileInfo, err error) {
 	err = m.file(ctx, id, name, func(b *box) error {
 		entries, err := b.agent.List(ctx, wire.Name(name))
 		for _, e := range entries {
 			list = append(list, fileInfo(path.Join(name, string(e.Name)), e))
 		}
+		slices.SortFunc(list, func(a, b FileInfo) int { return strings.Compare(a.Name, b.Name) })
 		return err
 	})
 	return list, err

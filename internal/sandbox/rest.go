@@ -22,7 +22,7 @@ const (
 const reservedPages = 32 << 20 / page.Size
 
 // trimAfter is how long memory that was freed is kept for reuse.
-const trimAfter = time.Second
+const trimAfter = 500 * time.Millisecond
 
 // rest is when a sandbox is looked at next.
 type rest struct {

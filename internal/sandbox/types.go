@@ -155,6 +155,8 @@ type CommandResult struct {
 	TimedOut        bool
 	StdoutTruncated bool
 	StderrTruncated bool
+	StdoutBytes     int64 // that the command wrote, also what was cut
+	StderrBytes     int64
 	Duration        time.Duration
 }
 
