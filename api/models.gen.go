@@ -257,9 +257,15 @@ type ExecExit struct {
 	ExitCode int `json:"exit_code"`
 
 	// Signal Name of the signal that ended it.
-	Signal          *string `json:"signal"`
-	StderrTruncated bool    `json:"stderr_truncated"`
-	StdoutTruncated bool    `json:"stdout_truncated"`
+	Signal *string `json:"signal"`
+
+	// StderrTotalBytes What the command wrote, also what was cut.
+	StderrTotalBytes int64 `json:"stderr_total_bytes"`
+	StderrTruncated  bool  `json:"stderr_truncated"`
+
+	// StdoutTotalBytes What the command wrote, also what was cut.
+	StdoutTotalBytes int64 `json:"stdout_total_bytes"`
+	StdoutTruncated  bool  `json:"stdout_truncated"`
 
 	// TimedOut It was killed at timeout_secs.
 	TimedOut bool `json:"timed_out"`
@@ -307,13 +313,19 @@ type ExecResult struct {
 	ExitCode int `json:"exit_code"`
 
 	// Signal Name of the signal that ended it.
-	Signal          *string `json:"signal"`
-	Stderr          string  `json:"stderr"`
-	StderrB64       []byte  `json:"stderr_b64,omitempty"`
-	StderrTruncated bool    `json:"stderr_truncated"`
-	Stdout          string  `json:"stdout"`
-	StdoutB64       []byte  `json:"stdout_b64,omitempty"`
-	StdoutTruncated bool    `json:"stdout_truncated"`
+	Signal    *string `json:"signal"`
+	Stderr    string  `json:"stderr"`
+	StderrB64 []byte  `json:"stderr_b64,omitempty"`
+
+	// StderrTotalBytes What the command wrote, also what was cut.
+	StderrTotalBytes int64  `json:"stderr_total_bytes"`
+	StderrTruncated  bool   `json:"stderr_truncated"`
+	Stdout           string `json:"stdout"`
+	StdoutB64        []byte `json:"stdout_b64,omitempty"`
+
+	// StdoutTotalBytes What the command wrote, also what was cut.
+	StdoutTotalBytes int64 `json:"stdout_total_bytes"`
+	StdoutTruncated  bool  `json:"stdout_truncated"`
 
 	// TimedOut It was killed at timeout_secs.
 	TimedOut bool `json:"timed_out"`

@@ -4,7 +4,7 @@ import (
 	"embed"
 	"errors"
 
-	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -20,7 +20,7 @@ const agentFile = "guest/forkd-agent.riscv64"
 func guestAgent() ([]byte, error) {
 	agent, err := guestFiles.ReadFile(agentFile)
 	if err != nil {
-		return nil, &daemon.Error{
+		return nil, &launch.Error{
 			Message: "this forkd was built without the guest agent",
 			Hint:    "build it with `make build`",
 		}
@@ -33,7 +33,7 @@ func guestAgent() ([]byte, error) {
 func domainError(err error) error {
 	var fault *sandbox.Error
 	if errors.As(err, &fault) {
-		return &daemon.Error{Message: err.Error(), Hint: fault.Hint}
+		return &launch.Error{Message: err.Error(), Hint: fault.Hint}
 	}
 	return err
 }

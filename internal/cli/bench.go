@@ -12,11 +12,14 @@ import (
 	"github.com/forkd-dev/forkd/client"
 )
 
+// restTime is left to the daemon before memory is measured: it packs children
+// that rest, and gives back what they no longer need.
+const restTime = 1500 * time.Millisecond
+
 const (
 	benchEvals = 200
 	benchExecs = 50
 	benchIdle  = 10 * time.Second
-	benchRest  = time.Second // for what a step leaves in the background
 )
 
 type benchOptions struct {
@@ -136,7 +139,31 @@ func (b *bench) prepare(ctx context.Context) error {
 		_, err := probeAll(ctx, b.c, boxes)
 		return err
 	})
-	return errors.Join(err, rest(ctx, benchRest))
+	if err != nil {
+		return err
+	}
+	return b.settle(ctx)
+}
+
+// settle waits, within limits, until the daemon has given back what earlier
+// work took: its giving back must not be counted against what children take.
+func (b *bench) settle(ctx context.Context) error {
+	const (
+		longest = 30 * time.Second
+		steady  = 256 // KiB less in a turn count as none
+	)
+	last, err := b.procs.pss()
+	for begun := time.Now(); err == nil && time.Since(begun) < longest; {
+		if err := rest(ctx, restTime); err != nil {
+			return err
+		}
+		var now int64
+		if now, err = b.procs.pss(); now > last-steady {
+			break
+		}
+		last = now
+	}
+	return err
 }
 
 // with forks n children, passes them to use and ends them, come what may.
@@ -159,7 +186,7 @@ func (b *bench) first(ctx context.Context) error {
 		return err
 	}
 	perChild := func() (float64, error) {
-		if err := rest(ctx, benchRest); err != nil {
+		if err := rest(ctx, restTime); err != nil {
 			return 0, err
 		}
 		now, err := b.procs.pss()
@@ -292,4 +319,5 @@ func percentile(values []float64, p int) float64 {
 	return sorted[(len(sorted)*p+99)/100-1]
 }
 
-func millis(d time.Duration) float64 { return d.Seconds() * 1e3 }
+// millis is d in ms, to the µs.
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }

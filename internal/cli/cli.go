@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/forkd-dev/forkd/client"
-	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 )
 
 // App is what the command line needs from the program it is in.
@@ -173,7 +173,7 @@ func hintOf(err error) string {
 	var own *hinted
 	var use *usageError
 	var remote *client.Error
-	var local *daemon.Error
+	var local *launch.Error
 	var connect *client.ConnectError
 	var other interface{ Hint() string }
 	switch {
@@ -222,6 +222,11 @@ Begin with "forkd quickstart".`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{msg: err.Error(), hint: fmt.Sprintf("see `%s --help`", cmd.CommandPath())}
 	})
+	addCommands(root, f)
+	return root
+}
+
+func addCommands(root *cobra.Command, f *factory) {
 	root.PersistentFlags().StringVar(&f.url, "url", "", "`URL` of the daemon (FORKD_URL; your own daemon by default)")
 	root.AddGroup(
 		&cobra.Group{ID: "start", Title: "Getting started:"},
@@ -241,7 +246,6 @@ Begin with "forkd quickstart".`,
 		}
 	}
 	root.AddCommand(newEnvironment(), newExitCodes())
-	return root
 }
 
 // newEnvironment is a help topic.

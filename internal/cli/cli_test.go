@@ -19,6 +19,7 @@ import (
 
 	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 	"github.com/forkd-dev/forkd/internal/server"
 	"github.com/forkd-dev/forkd/internal/server/servertest"
@@ -119,7 +120,7 @@ func stopDaemon(home string) {
 	}
 	syscall.Kill(v.PID, syscall.SIGTERM)
 	for range 1000 {
-		if !daemon.Running(home) {
+		if !launch.Running(home) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -229,6 +230,12 @@ func TestPartialFork(t *testing.T) {
 	if status != 1 || out != "sb-0001\nsb-0002\n" ||
 		errs != "forkd: child 1: the disk is full\nforkd: error: 1 of 3 children could not be started\nforkd: hint: free some\n" {
 		t.Errorf("fork: %d %q %q", status, out, errs)
+	}
+	fake.ForkError = func(i int) *sandbox.Error {
+		if i == 2 {
+			return &sandbox.Error{Code: sandbox.NoSpace, Message: "the disk is full"}
+		}
+		return nil
 	}
 	if left := fake.Sandboxes(); len(left) != 2 {
 		t.Errorf("fork keeps what runs, there are %d", len(left))

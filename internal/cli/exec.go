@@ -72,7 +72,8 @@ func (c *commandFlags) runWhole(ctx context.Context, io *Streams, api *client.Cl
 	}
 	out := client.ExecResult{
 		ExitCode: exit.ExitCode, Signal: exit.Signal, TimedOut: exit.TimedOut, DurationMs: exit.DurationMs,
-		StdoutTruncated: exit.StdoutTruncated, StderrTruncated: exit.StderrTruncated,
+		StdoutTruncated: exit.StdoutTruncated, StdoutTotalBytes: exit.StdoutTotalBytes,
+		StderrTruncated: exit.StderrTruncated, StderrTotalBytes: exit.StderrTotalBytes,
 	}
 	out.Stdout, out.StdoutB64 = stdout.text()
 	out.Stderr, out.StderrB64 = stderr.text()

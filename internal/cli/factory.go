@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/forkd-dev/forkd/client"
-	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 )
 
 // defaultTag is the snapshot that quickstart makes.
@@ -37,8 +37,8 @@ func (f *factory) connect(ctx context.Context) (*client.Client, error) {
 		}
 	}
 	argv := []string{program, "serve", "--listen-optional"}
-	err = daemon.Start(ctx, home, argv, func(pid int) {
-		fmt.Fprintf(f.io.Err, "forkd: starting the daemon (process %d, log %s)\n", pid, daemon.LogFile(home))
+	err = launch.Start(ctx, home, argv, func(pid int) {
+		fmt.Fprintf(f.io.Err, "forkd: starting the daemon (process %d, log %s)\n", pid, launch.LogFile(home))
 	})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/forkd-dev/forkd/client"
 )
@@ -81,7 +82,8 @@ func (p *processes) pss() (kib int64, err error) {
 	}
 	for _, pid := range pids {
 		text, err := os.ReadFile(p.file(pid, "smaps_rollup"))
-		if pid != p.daemon && errors.Is(err, fs.ErrNotExist) {
+		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || err == nil && len(text) == 0
+		if gone && pid != p.daemon {
 			continue // it has ended meanwhile
 		}
 		if err != nil {

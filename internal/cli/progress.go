@@ -34,8 +34,10 @@ var stepTitles = map[string]string{
 	"boot":     "boot the parent",
 	"warm":     "warm the runtime",
 	"freeze":   "freeze the snapshot",
+	"open":     "open the snapshot, try one child",
 	"fork":     "fork the children",
 	"eval":     "evaluate " + probe + " in each",
+	"measure":  "measure memory",
 	"kill":     "end the children",
 }
 

@@ -177,8 +177,10 @@ func (q *quickstart) consent(ctx context.Context) error {
 
 // fanOut forks, evaluates in every child and ends them.
 func (q *quickstart) fanOut(ctx context.Context) (err error) {
-	q.procs, _ = newProcesses(ctx, q.c) // without them the memory is not told
-	q.baseline = q.pss()
+	q.show.begin("open")
+	if err := q.open(ctx); err != nil {
+		return err
+	}
 	q.show.begin("fork")
 	req := client.ForkRequest{SnapshotTag: q.tag, N: &q.n}
 	if !q.keep {
@@ -199,10 +201,34 @@ func (q *quickstart) fanOut(ctx context.Context) (err error) {
 	}()
 	q.result.IdleKiBPerChild = q.growth()
 	q.show.begin("eval")
-	q.result.Correct, err = probeAll(ctx, q.c, boxes)
-	q.show.end()
+	if q.result.Correct, err = probeAll(ctx, q.c, boxes); err != nil {
+		return err
+	}
+	q.show.begin("measure")
+	if err := rest(ctx, restTime); err != nil {
+		return err
+	}
 	q.result.EvaledKiBPerChild = q.growth()
-	return err
+	return nil
+}
+
+// open uses the snapshot once, so that what that costs is not taken for the
+// cost of the children, and takes the memory that is in use then as the base.
+func (q *quickstart) open(ctx context.Context) error {
+	boxes, err := fork(ctx, q.c, client.ForkRequest{SnapshotTag: q.tag, TimeoutSecs: client.Ptr(ownLife)})
+	if err != nil {
+		return err
+	}
+	_, err = probeAll(ctx, q.c, boxes)
+	if err := errors.Join(err, killAll(ctx, q.c, ids(boxes))); err != nil {
+		return err
+	}
+	q.procs, _ = newProcesses(ctx, q.c)           // without them the memory is not told
+	if err := rest(ctx, restTime/5); err != nil { // one child leaves little behind
+		return err
+	}
+	q.baseline = q.pss()
+	return nil
 }
 
 // probeAll evaluates the probe in all children and counts right answers. The
@@ -243,13 +269,21 @@ func (q *quickstart) pss() int64 {
 	return kib
 }
 
-// growth is how much memory each child has added so far.
+// growth is how much memory each child has added so far; nil if it cannot be
+// told, as when the daemon meanwhile gave back more than the children took.
 func (q *quickstart) growth() *float64 {
 	now := q.pss()
-	if q.procs == nil {
+	if q.procs == nil || now < q.baseline {
 		return nil
 	}
 	return client.Ptr(float64(now-q.baseline) / float64(q.n))
+}
+
+func perChild(kib *float64) string {
+	if kib == nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.0f KiB", *kib)
 }
 
 func (q *quickstart) print() error {
@@ -263,10 +297,8 @@ func (q *quickstart) print() error {
 		return err
 	}
 	fmt.Fprintf(q.f.io.Out, "%d/%d right answers\n", r.Correct, r.N)
-	if r.IdleKiBPerChild != nil && r.EvaledKiBPerChild != nil {
-		fmt.Fprintf(q.f.io.Out, "memory per child: %.0f KiB idle, %.0f KiB after the evaluation\n",
-			*r.IdleKiBPerChild, *r.EvaledKiBPerChild)
-	}
+	fmt.Fprintf(q.f.io.Out, "memory per child: %s idle, %s after the evaluation\n",
+		perChild(r.IdleKiBPerChild), perChild(r.EvaledKiBPerChild))
 	if q.keep {
 		fmt.Fprintf(q.f.io.Out, "the children are kept: see `forkd ls`, end them with `forkd kill --tag %s`\n", r.Tag)
 	}

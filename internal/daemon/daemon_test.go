@@ -18,6 +18,7 @@ import (
 
 	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 	"github.com/forkd-dev/forkd/internal/server/servertest"
 )
 
@@ -269,7 +270,7 @@ func TestStart(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			err := Start(context.Background(), home, []string{self}, func(pid int) {
+			err := launch.Start(context.Background(), home, []string{self}, func(pid int) {
 				mu.Lock()
 				defer mu.Unlock()
 				pids = append(pids, pid)
@@ -287,11 +288,11 @@ func TestStart(t *testing.T) {
 	if err != nil || v.PID != pids[0] {
 		t.Errorf("version %+v %v, started %v", v, err, pids)
 	}
-	if info, err := os.Stat(LogFile(home)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(launch.LogFile(home)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the log: %v %v", info, err)
 	}
 	syscall.Kill(pids[0], syscall.SIGTERM)
-	for deadline := time.Now().Add(20 * time.Second); Running(home); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); launch.Running(home); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the daemon does not end")
 		}
@@ -306,41 +307,8 @@ func TestStartFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Start(context.Background(), home, []string{self}, func(int) {})
+	err = launch.Start(context.Background(), home, []string{self}, func(int) {})
 	wantHint(t, err, "the daemon did not start: no such luck", "do better")
-	err = Start(context.Background(), home, []string{"/no/such/program"}, func(int) {})
+	err = launch.Start(context.Background(), home, []string{"/no/such/program"}, func(int) {})
 	wantHint(t, err, "starting the daemon", "")
-}
-
-func TestStartIsCancelled(t *testing.T) {
-	home := home(t)
-	os.Mkdir(home, 0o700)
-	unlock, err := lockStart(context.Background(), filepath.Join(home, "start.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
-	defer cancel()
-	if err := Start(ctx, home, []string{"/no/such/program"}, func(int) {}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
-}
-
-func TestLogIsSetAside(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "daemon.log")
-	if err := os.WriteFile(path, make([]byte, maxLog+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := openLog(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
-		t.Errorf("the new log: %v %v", info, err)
-	}
-	if info, err := os.Stat(path + ".1"); err != nil || info.Size() != maxLog+1 {
-		t.Errorf("the old log: %v %v", info, err)
-	}
 }

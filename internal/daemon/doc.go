@@ -1,5 +1,5 @@
 // Package daemon runs the REST server as a process: it listens, guards against
-// a second one, starts itself in the background for the CLI, and ends in order.
+// a second one, and ends in order. Package launch starts such a process.
 //
 // Invariants:
 //   - The Unix socket in a home is made only while the backend of that home is

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/server"
 )
 
@@ -54,30 +53,6 @@ func listenTCP(cfg *Config) (net.Listener, error) {
 		Message: fmt.Sprintf("the address %s is taken by another process", cfg.Listen),
 		Hint:    "choose another with --listen, or none with --listen=; the Unix socket needs no port",
 	}
-}
-
-// maxSocketPath is what fits in a socket address everywhere, without its NUL.
-const maxSocketPath = 103
-
-// makeHome makes the directory and sees that it is its owner's alone.
-func makeHome(home string) error {
-	if socket := client.Socket(home); len(socket) > maxSocketPath {
-		return &Error{
-			Message: fmt.Sprintf("the path of the socket is over %d bytes: %s", maxSocketPath, socket),
-			Hint:    "set FORKD_HOME to a directory with a shorter path",
-		}
-	}
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		return &Error{Message: "making the data directory", Hint: "set FORKD_HOME to a directory that you can write", Err: err}
-	}
-	info, err := os.Stat(home)
-	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = os.Chmod(home, 0o700)
-	}
-	if err != nil {
-		return &Error{Message: "the data directory must be yours alone", Hint: "set FORKD_HOME to a directory that you own", Err: err}
-	}
-	return nil
 }
 
 // checkAlone refuses a second daemon. It is a courtesy, as it can say who the

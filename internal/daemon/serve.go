@@ -11,24 +11,12 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 	"github.com/forkd-dev/forkd/internal/server"
 )
 
 // Error is a failure that its reader can do something about.
-type Error struct {
-	Message string
-	Hint    string
-	Err     error // cause, may be nil
-}
-
-func (e *Error) Error() string {
-	if e.Err != nil {
-		return e.Message + ": " + e.Err.Error()
-	}
-	return e.Message
-}
-
-func (e *Error) Unwrap() error { return e.Err }
+type Error = launch.Error
 
 // Backend is an opened domain.
 type Backend interface {
@@ -65,7 +53,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	if err := checkListen(cfg.Listen, cfg.Token); err != nil {
 		return err
 	}
-	if err := makeHome(cfg.Home); err != nil {
+	if err := launch.MakeHome(cfg.Home); err != nil {
 		return err
 	}
 	socket := client.Socket(cfg.Home)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 	"github.com/forkd-dev/forkd/internal/image"
+	"github.com/forkd-dev/forkd/internal/image/debian"
 	"github.com/forkd-dev/forkd/internal/image/ext4"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
@@ -50,27 +52,41 @@ func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Pr
 	img, err := image.Build(ctx, image.Options{
 		Home: m.opts.Home, Mirror: spec.Mirror, Packages: spec.Packages, Agent: m.opts.Agent,
 		Progress: func(p image.Progress) {
-			progress(Progress{Step: stepImage, Message: p.Step + " " + p.Detail, Done: p.Done, Total: p.Total})
+			step := stepImage
+			if p.Step == "index" || p.Step == "download" {
+				step = stepPackages
+			}
+			progress(Progress{Step: step, Message: p.Step + " " + p.Detail, Done: p.Done, Total: p.Total})
 		},
 	})
 	if err != nil {
-		return hinted(err, "building the image")
+		return imageError(err)
 	}
 	progress(Progress{Step: stepBoot, Message: "booting Linux"})
 	p, err := m.boot(ctx, spec, img)
 	if err != nil {
 		return err
 	}
-	defer m.trimSoon()
-	defer p.close()
+	defer func() {
+		p.close()
+		m.trimSoon()
+		debug.FreeOSMemory() // kernel, initramfs and what unpacking left
+	}()
 	ctx, cancel := p.alive(ctx)
 	defer cancel()
 	return p.explain(p.freeze(ctx, m, progress))
 }
 
-// hinted keeps the advice that an error brings along.
-func hinted(err error, message string) error {
-	e := wrap(err, "%s", message)
+// imageError classifies why an image could not be built, and keeps the advice
+// that comes with it.
+func imageError(err error) error {
+	e := wrap(err, "building the image")
+	switch {
+	case errors.Is(err, debian.ErrUnreachable):
+		e.Code = Unavailable
+	case errors.Is(err, debian.ErrNoMirror), errors.Is(err, debian.ErrUnresolved):
+		e.Code = InvalidArgument
+	}
 	var h interface{ Hint() string }
 	if errors.As(err, &h) {
 		e.Hint = h.Hint()

@@ -122,10 +122,11 @@ func shorten(ids []string) string {
 
 // Progress steps of CreateSnapshot, in order.
 const (
-	stepImage  = "image"
-	stepBoot   = "boot"
-	stepWarm   = "warm"
-	stepFreeze = "freeze"
+	stepPackages = "packages"
+	stepImage    = "image"
+	stepBoot     = "boot"
+	stepWarm     = "warm"
+	stepFreeze   = "freeze"
 )
 
 // CreateSnapshot builds the image, boots a parent from it, warms its runtime,

@@ -97,12 +97,14 @@ func snapshotDetail(in *sandbox.SnapshotInfo) SnapshotDetail {
 
 func execExit(in *sandbox.CommandResult) ExecExit {
 	return ExecExit{
-		ExitCode:        in.ExitCode,
-		Signal:          orNil(in.Signal),
-		TimedOut:        in.TimedOut,
-		StdoutTruncated: in.StdoutTruncated,
-		StderrTruncated: in.StderrTruncated,
-		DurationMs:      millis(in.Duration),
+		ExitCode:         in.ExitCode,
+		Signal:           orNil(in.Signal),
+		TimedOut:         in.TimedOut,
+		StdoutTruncated:  in.StdoutTruncated,
+		StdoutTotalBytes: in.StdoutBytes,
+		StderrTruncated:  in.StderrTruncated,
+		StderrTotalBytes: in.StderrBytes,
+		DurationMs:       millis(in.Duration),
 	}
 }
 

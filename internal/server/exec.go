@@ -43,12 +43,14 @@ func (s *Server) ExecSandbox(w http.ResponseWriter, r *http.Request, id ID) {
 	s.metrics.exec.Observe(time.Since(start).Seconds())
 	exit := execExit(res)
 	out := ExecResult{
-		ExitCode:        exit.ExitCode,
-		Signal:          exit.Signal,
-		TimedOut:        exit.TimedOut,
-		StdoutTruncated: exit.StdoutTruncated || stdout.cut,
-		StderrTruncated: exit.StderrTruncated || stderr.cut,
-		DurationMs:      exit.DurationMs,
+		ExitCode:         exit.ExitCode,
+		Signal:           exit.Signal,
+		TimedOut:         exit.TimedOut,
+		StdoutTruncated:  exit.StdoutTruncated || stdout.cut,
+		StdoutTotalBytes: exit.StdoutTotalBytes,
+		StderrTruncated:  exit.StderrTruncated || stderr.cut,
+		StderrTotalBytes: exit.StderrTotalBytes,
+		DurationMs:       exit.DurationMs,
 	}
 	out.Stdout, out.StdoutB64 = text(stdout.buf.Bytes())
 	out.Stderr, out.StderrB64 = text(stderr.buf.Bytes())

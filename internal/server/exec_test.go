@@ -70,11 +70,11 @@ func TestTruncation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, cut, other := got.Stdout, got.StdoutTruncated, got.StderrTruncated
+			text, total, cut, other := got.Stdout, got.StdoutTotalBytes, got.StdoutTruncated, got.StderrTruncated
 			if to != "" {
-				text, cut, other = got.Stderr, got.StderrTruncated, got.StdoutTruncated
+				text, total, cut, other = got.Stderr, got.StderrTotalBytes, got.StderrTruncated, got.StdoutTruncated
 			}
-			if len(text) != min(n, limit) || cut != (n > limit) || other {
+			if len(text) != min(n, limit) || total != int64(n) || cut != (n > limit) || other {
 				t.Errorf("%d bytes %s: kept %d, cut %v, other %v", n, to, len(text), cut, other)
 			}
 		}

@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	. "github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
@@ -110,6 +112,7 @@ func (s *Server) ListFiles(w http.ResponseWriter, r *http.Request, id ID, params
 		s.fail(w, r, err)
 		return
 	}
+	slices.SortFunc(all, func(a, b sandbox.FileInfo) int { return strings.Compare(a.Name, b.Name) })
 	infos := make([]FileInfo, len(all))
 	for i := range all {
 		infos[i] = fileInfo(&all[i])

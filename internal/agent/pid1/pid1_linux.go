@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,6 +68,9 @@ func serve() error {
 	return server.Serve()
 }
 
+// patience is generous because a guest on a busy host can be away for seconds.
+const patience = time.Minute
+
 // defaultEnv is what a command finds in its environment besides what belongs
 // to its user.
 var defaultEnv = []string{
@@ -96,6 +100,7 @@ func newServer() (*guest.Server, error) {
 		Kernel:   kernel{random},
 		Identity: identity,
 		PowerOff: powerOff,
+		Patience: patience,
 	})
 }
 

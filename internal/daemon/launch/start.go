@@ -1,4 +1,4 @@
-package daemon
+package launch
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ func Start(ctx context.Context, home string, argv []string, started func(pid int
 	if Running(home) {
 		return nil
 	}
-	if err := makeHome(home); err != nil {
+	if err := MakeHome(home); err != nil {
 		return err
 	}
 	unlock, err := lockStart(ctx, filepath.Join(home, "start.lock"))

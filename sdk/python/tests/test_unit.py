@@ -1,0 +1,278 @@
+"""Tests of what a well-behaved daemon does not show: broken answers, lost
+connections, odd URLs. They run against a small server of their own.
+"""
+
+import http.server
+import json
+import os
+import socketserver
+import tempfile
+import threading
+import unittest
+from datetime import datetime, timezone
+
+from forkd import ConnectError, Controller, EvalError, ForkdError, PartialSpawnError, Sandbox
+from forkd._commands import _Output
+from forkd._data import pieces_of
+from forkd._files import _file_info, _time
+from forkd._transport import default_url
+
+BOX = {"id": "sb-1", "snapshot_tag": "t"}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as the test's answers say, and keeps what was asked."""
+
+    protocol_version = "HTTP/1.1"
+
+    def handle_any(self):
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length) if length else b""
+        self.server.asked.append((self.command, self.path, dict(self.headers), body))
+        answer = self.server.answers.get((self.command, self.path.split("?")[0]), (404, {"error": "none", "code": "not_found"}))
+        status, content = answer(self) if callable(answer) else answer
+        if status is None:
+            self.close_connection = True
+            return
+        data = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_PUT = do_DELETE = handle_any
+
+    def log_message(self, *args):
+        pass
+
+
+class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def get_request(self):
+        sock, _ = super().get_request()
+        return sock, ("unix", 0)
+
+
+class FakeDaemon(unittest.TestCase):
+    def setUp(self):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = "http://127.0.0.1:%d" % self.server.server_address[1]
+        self.serve(self.server)
+        self.controller = Controller(self.url, token="s3cret")
+        self.addCleanup(self.controller.close)
+
+    def serve(self, server):
+        server.daemon_threads = True
+        server.asked, server.answers = [], {}
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+
+    def answer(self, method, path, status, content=None):
+        self.server.answers[method, path] = (status, content)
+
+    def fails(self, call, *args, **kwargs):
+        with self.assertRaises(ForkdError) as caught:
+            call(*args, **kwargs)
+        return caught.exception
+
+
+class TestErrors(FakeDaemon):
+    def test_fields(self):
+        self.answer("DELETE", "/v1/snapshots/t", 409, {"error": "in use", "code": "in_use", "hint": "end it", "dependents": ["a"]})
+        error = self.fails(self.controller.delete_snapshot, "t")
+        self.assertEqual(
+            (error.message, error.code, error.hint, error.status, error.dependents),
+            ("in use", "in_use", "end it", 409, ["a"]),
+        )
+        self.assertEqual(str(error), "in use (end it)")
+
+    def test_answers_of_others(self):
+        for status, content in [(502, b"<html>"), (500, b""), (404, b'{"a":1}'), (403, b"[1]")]:
+            with self.subTest(status):
+                self.answer("GET", "/v1/sandboxes", status, content)
+                error = self.fails(self.controller.list_sandboxes)
+                self.assertEqual((error.status, error.code), (status, "internal"))
+        self.answer("GET", "/v1/sandboxes", 200, b"hello")
+        self.assertIn("not JSON", str(self.fails(self.controller.list_sandboxes)))
+
+    def test_partial_spawn(self):
+        self.answer("POST", "/v1/sandboxes", 207, {"sandboxes": [BOX], "errors": [{"index": 1, "error": "no room", "code": "no_space"}]})
+        with self.assertRaises(PartialSpawnError) as caught:
+            self.controller.spawn_sandboxes("t", n=2)
+        self.assertEqual(caught.exception.sandboxes, [BOX])
+        self.assertEqual(caught.exception.code, "no_space")
+
+    def test_eval_error_text(self):
+        self.assertEqual(str(EvalError("KeyError", "'a'", "")), "KeyError: 'a'")
+
+
+class TestConnections(FakeDaemon):
+    def test_token_is_sent(self):
+        self.answer("GET", "/v1/sandboxes", 200, [])
+        self.controller.list_sandboxes()
+        self.assertEqual(self.server.asked[0][2]["Authorization"], "Bearer s3cret")
+
+    def test_kept_and_noticed_when_closed(self):
+        self.answer("GET", "/v1/sandboxes", 200, [])
+        self.controller.list_sandboxes()
+        first = self.controller.transport._idle[0]
+        self.controller.list_sandboxes()
+        self.assertIs(self.controller.transport._idle[0], first)
+        first.sock.shutdown(0)  # as if the daemon had closed it
+        self.controller.list_sandboxes()
+        self.assertIsNot(self.controller.transport._idle[0], first)
+
+    def test_lost_request_is_not_repeated(self):
+        self.server.answers["POST", "/v1/sandboxes/x/exec"] = lambda handler: (None, None)
+        error = self.fails(self.controller.exec_command, "x", ["true"])
+        self.assertEqual(error.code, "unavailable")
+        self.assertEqual(len(self.server.asked), 1)
+
+    def test_nobody_there(self):
+        self.server.shutdown()
+        self.server.server_close()
+        with self.assertRaises(ConnectError) as caught:
+            self.controller.version()
+        self.assertIsInstance(caught.exception, ConnectionError)
+        self.assertIn("forkd serve", caught.exception.hint)
+
+    def test_unix_socket(self):
+        with tempfile.TemporaryDirectory() as home:
+            path = os.path.join(home, "forkd.sock")
+            server = UnixServer(path, Handler)
+            self.serve(server)
+            server.answers["GET", "/version"] = (200, {"api": "v1"})
+            with Controller("unix://" + path) as controller:
+                self.assertEqual(controller.version(), {"api": "v1"})
+
+    def test_cut_stream(self):
+        self.answer("POST", "/v1/sandboxes", 201, [BOX])
+        self.answer("DELETE", "/v1/sandboxes/sb-1", 204)
+        for content in (b"", b'{"stdout":"half"}\n', b'{"exit":{"exit_code":0'):
+            self.answer("POST", "/v1/sandboxes/sb-1/exec/stream", 200, content)
+            with Sandbox("t", controller=self.controller) as box:
+                error = self.fails(box.commands.run, "true")
+            self.assertIn("half way", str(error))
+
+    def test_error_in_stream(self):
+        self.answer("POST", "/v1/snapshots", 200, b'{"error":{"error":"no mirror","code":"unavailable","hint":"set one"}}\n')
+        error = self.fails(self.controller.create_snapshot, "t")
+        self.assertEqual((error.message, error.hint), ("no mirror", "set one"))
+
+    def test_progress(self):
+        self.answer("POST", "/v1/snapshots", 200, b'{"progress":{"step":"boot"}}\n\n{"snapshot":{"tag":"t"}}\n')
+        steps = []
+        self.assertEqual(self.controller.create_snapshot("t", steps.append, vcpus=1), {"tag": "t"})
+        self.assertEqual(steps, [{"step": "boot"}])
+        self.assertEqual(json.loads(self.server.asked[0][3]), {"tag": "t", "vcpus": 1})
+
+
+class TestSandboxLife(FakeDaemon):
+    def setUp(self):
+        super().setUp()
+        self.answer("POST", "/v1/sandboxes", 201, [BOX])
+        self.answer("DELETE", "/v1/sandboxes/sb-1", 204)
+
+    def kills(self):
+        return [path for method, path, _, _ in self.server.asked if method == "DELETE"]
+
+    def test_error_of_the_block_is_shown(self):
+        self.answer("DELETE", "/v1/sandboxes/sb-1", 500, {"error": "cannot kill", "code": "internal"})
+        with self.assertRaises(KeyError):
+            with Sandbox("t", self.url):
+                raise KeyError("mine")
+        with self.assertRaises(ForkdError):
+            with Sandbox("t", self.url):
+                pass
+        self.assertEqual(len(self.kills()), 2)
+
+    def test_interrupt_in_the_block(self):
+        with self.assertRaises(KeyboardInterrupt):
+            with Sandbox("t", self.url):
+                raise KeyboardInterrupt
+        self.assertEqual(self.kills(), ["/v1/sandboxes/sb-1"])
+
+    def test_own_controller_is_closed_a_given_one_is_not(self):
+        with Sandbox("t", self.url) as box:
+            own = box.controller
+        self.assertEqual(own.transport._idle, [])
+        with Sandbox("t", controller=self.controller):
+            pass
+        self.assertEqual(len(self.controller.transport._idle), 1)
+
+    def test_fields_that_are_not_given_are_not_sent(self):
+        Sandbox("t", controller=self.controller)
+        Sandbox("t", controller=self.controller, timeout=5, memory_limit_mib=64, prewarm=True)
+        sent = [json.loads(body) for _, _, _, body in self.server.asked]
+        self.assertEqual(sent[0], {"snapshot_tag": "t", "n": 1})
+        self.assertEqual(
+            sent[1],
+            {"snapshot_tag": "t", "n": 1, "timeout_secs": 5, "memory_limit_mib": 64, "prewarm": True},
+        )
+
+
+class TestPieces(unittest.TestCase):
+    def test_urls(self):
+        for url in ["127.0.0.1:8889", "ftp://x", "unix://", "unix://a/b", "http://", "http://x/y", "unix:"]:
+            with self.subTest(url), self.assertRaises(ValueError):
+                Controller(url)
+
+    def test_default_url(self):
+        names = ("FORKD_URL", "FORKD_HOME", "XDG_DATA_HOME", "HOME")
+        old = {name: os.environ.pop(name, None) for name in names}
+        try:
+            with tempfile.TemporaryDirectory() as home:
+                os.environ["FORKD_HOME"] = home
+                self.assertEqual(default_url(), "http://127.0.0.1:8889")
+                path = os.path.join(home, "forkd.sock")
+                with UnixServer(path, Handler):
+                    self.assertEqual(default_url(), "unix://" + path)
+                os.environ["FORKD_URL"] = "http://other:1"
+                self.assertEqual(default_url(), "http://other:1")
+        finally:
+            for name, value in old.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+    def test_pieces(self):
+        big = bytes(100_000)
+        for data in (big, bytearray(big), memoryview(big), iter([big, b"", big[:0]])):
+            pieces = list(pieces_of(data))
+            self.assertEqual(b"".join(pieces), big)
+            self.assertLessEqual(max(map(len, pieces)), 32 << 10)
+        self.assertEqual(list(pieces_of("ü")), ["ü".encode()])
+        self.assertEqual(list(pieces_of(b"")), [])
+
+    def test_output_splits_no_character(self):
+        seen = []
+        out = _Output(seen.append)
+        for byte in "aü☃".encode() + b"\xff":
+            out.add(bytes([byte]))
+        out.end()
+        self.assertEqual("".join(seen), "aü☃\ufffd")
+        self.assertEqual(out.text(), "aü☃\ufffd")
+
+    def test_time(self):
+        for text, want in [
+            ("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)),
+            ("2026-01-02T03:04:05.123456789Z", datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=timezone.utc)),
+            ("2026-01-02T03:04:05.1Z", datetime(2026, 1, 2, 3, 4, 5, 100000, tzinfo=timezone.utc)),
+        ]:
+            self.assertEqual(_time(text), want)
+
+    def test_file_names_that_are_not_text(self):
+        info = _file_info(
+            {
+                "name": "\ufffd", "name_b64": "/w==", "path": "/\ufffd", "path_b64": "L/8=", "type": "symlink",
+                "size": 0, "mode": "0777", "modified_at": "2026-01-02T03:04:05Z", "uid": 0, "gid": 0, "target": "x",
+            }
+        )  # fmt: skip
+        self.assertEqual((os.fsencode(info.name), os.fsencode(info.path)), (b"\xff", b"/\xff"))
+        self.assertEqual((info.mode, info.target), (0o777, "x"))
+
+
+if __name__ == "__main__":
+    unittest.main()
