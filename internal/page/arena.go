@@ -103,13 +103,14 @@ func (a *Arena) InUse() int {
 }
 
 // Trim returns the memory of chunks that are wholly free to the host, and
-// tells how many pages that was. It is for after many machines have ended:
-// pages that it returned cost a host fault when they are needed again. Alloc
-// goes on meanwhile, from new chunks if it must.
-func (a *Arena) Trim() (pages int) {
+// tells how many pages that was. It leaves the keep pages that were freed last
+// alone, so that Alloc finds some meanwhile: pages that were returned cost a
+// host fault when they are needed again.
+func (a *Arena) Trim(keep int) (pages int) {
 	a.mu.Lock()
-	free := a.free
-	a.free = nil
+	n := max(len(a.free)-keep, 0)
+	free := slices.Clone(a.free[:n])
+	a.free = slices.Clone(a.free[n:])
 	a.mu.Unlock()
 
 	// Descending, so that pages will be handed out in address order.

@@ -86,7 +86,7 @@ func TestTrim(t *testing.T) {
 		// One page stays in use in the second chunk, all the rest is free.
 		kept := pages[chunkPages+5]
 		a.Free(slices.Delete(slices.Clone(pages), chunkPages+5, chunkPages+6)...)
-		if got, want := a.Trim(), 3*chunkPages; got != want {
+		if got, want := a.Trim(0), 3*chunkPages; got != want {
 			t.Fatalf("Trim returned %d pages, want %d", got, want)
 		}
 		if after := resident(t, a); after > before-3*chunkPages {
@@ -101,7 +101,7 @@ func TestTrim(t *testing.T) {
 				t.Errorf("page file takes %d bytes after Trim", used)
 			}
 		}
-		if got := a.Trim(); got != 0 {
+		if got := a.Trim(0); got != 0 {
 			t.Errorf("second Trim returned %d pages", got)
 		}
 		if kept[0] != (chunkPages+5)%256 {
@@ -142,7 +142,7 @@ func TestArenaDoubleFree(t *testing.T) {
 	pages := allocN(t, a, 2)
 	a.Free(pages[0])
 	a.Free(pages[0])
-	mustPanic(t, "Trim after a double free", func() { a.Trim() })
+	mustPanic(t, "Trim after a double free", func() { a.Trim(0) })
 	mustPanic(t, "Free of more pages than are in use", func() { a.Free(pages[1]) })
 }
 
@@ -229,7 +229,7 @@ func TestConcurrentMachines(t *testing.T) {
 					}
 					s.Release()
 					if g == 0 {
-						a.Trim()
+						a.Trim(0)
 					} else if g == 1 {
 						if err := a.Reserve(100); err != nil {
 							t.Error(err)

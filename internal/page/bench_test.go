@@ -213,7 +213,7 @@ func BenchmarkFirstTouch(b *testing.B) {
 				if pages = append(pages, p); len(pages) == 16*chunkPages {
 					b.StopTimer()
 					arena.Free(pages...)
-					arena.Trim()
+					arena.Trim(0)
 					pages = pages[:0]
 					b.StartTimer()
 				}
@@ -232,7 +232,7 @@ func BenchmarkTrim(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if arena.Trim() != 64*chunkPages {
+		if arena.Trim(0) != 64*chunkPages {
 			b.Fatal("not all of it was returned")
 		}
 	}

@@ -212,7 +212,7 @@ func TestAgainstModel(t *testing.T) {
 				case r < 987:
 					w.rebuild()
 				case r < 988:
-					arena.Trim()
+					arena.Trim(0)
 				default:
 					m := w.machine()
 					m.check(t, "overlay", w.limit, m.Read)

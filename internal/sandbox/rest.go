@@ -10,15 +10,18 @@ import (
 // what distinguishes it from its snapshot, and the pages serve whoever is
 // active. Timers in the guest bring a few pages back each time they fire, so
 // packing is repeated, ever more rarely.
+//
+// The moment is short, so that in a burst of forks the pages of the first
+// children serve the next ones, and the host need not find new memory.
 const (
-	restAfter   = 250 * time.Millisecond
+	restAfter   = 50 * time.Millisecond
 	restAtMost  = time.Minute
 	restWorth   = 16      // resident pages that are worth a pack
 	restWorking = 2 << 20 // instructions since the last look that mean work, not rest
 )
 
-// reservedPages are kept faulted in, so that the first children of a burst
-// find memory without asking the host.
+// reservedPages are faulted in from the start and never given back, so that a
+// burst finds memory without asking the host.
 const reservedPages = 32 << 20 / page.Size
 
 // trimAfter is how long memory that was freed is kept for reuse.
@@ -83,7 +86,7 @@ func (m *Manager) trimSoon() {
 	}
 	time.AfterFunc(trimAfter, func() {
 		m.trimming.Store(false)
-		m.memory.Trim()
-		m.scratch.Trim()
+		m.memory.Trim(reservedPages)
+		m.scratch.Trim(0)
 	})
 }
