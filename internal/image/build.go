@@ -163,11 +163,11 @@ func (b *builder) check() error {
 		return errors.New("building an image: no guest agent is given")
 	}
 	if len(b.Packages) > maxPackages {
-		return fmt.Errorf("building an image: %d packages, at most %d are possible", len(b.Packages), maxPackages)
+		return fmt.Errorf("building an image: %w: %d packages, at most %d are possible", debian.ErrUnresolved, len(b.Packages), maxPackages)
 	}
 	for _, name := range b.Packages {
 		if !packagePattern.MatchString(name) {
-			return fmt.Errorf("building an image: %.80q is not a package name", name)
+			return fmt.Errorf("building an image: %w: %.80q is not a package name", debian.ErrUnresolved, name)
 		}
 	}
 	return nil

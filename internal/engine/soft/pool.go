@@ -2,68 +2,112 @@ package soft
 
 import (
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
 )
 
-// pool lends execution contexts. A context that comes back stays attached to
-// its vCPU for as long as nobody else needs it, so that a vCPU which waits for
-// moments finds its caches warm.
+// pool lends execution contexts, no more than the host has processors: were
+// there more, machines that are busy at the same time would only push each other
+// out of the host's caches. Who finds none waits in line.
+//
+// A context that comes back stays attached to its vCPU until somebody else needs
+// it, so that a vCPU which waits for moments finds its caches warm.
 type pool struct {
-	mu   sync.Mutex
-	idle []lent // guarded by mu; least recently used first
+	mu      sync.Mutex
+	made    int         // guarded by mu
+	idle    []lent      // guarded by mu; least recently used first
+	waiters []*waiter   // guarded by mu; first come first
+	wanted  atomic.Bool // somebody waits
 }
 
+// lent is a context and the vCPU that it is attached to, if any.
 type lent struct {
 	cpu   *interp.CPU
 	owner *vcpu
 }
 
-// maxIdle is how many contexts are kept.
-func maxIdle() int { return 2 * runtime.GOMAXPROCS(0) }
+type waiter struct{ got chan lent }
 
-// get returns a context attached to v.
-func (p *pool) get(v *vcpu) *interp.CPU {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, l := range p.idle {
-		if l.owner == v {
-			p.remove(i)
-			return l.cpu
+// get returns a context for v, which must attach it if the owner is another.
+// It gives up, with ok false, if v is kicked.
+func (p *pool) get(v *vcpu) (l lent, ok bool) {
+	l, w := p.take(v)
+	if w == nil {
+		return l, true
+	}
+	for {
+		select {
+		case l = <-w.got:
+			return l, true
+		case <-v.wake:
+			if v.kicked.Load() && p.cancel(w) {
+				return lent{}, false
+			}
 		}
 	}
-	var cpu *interp.CPU
-	if len(p.idle) >= maxIdle() {
-		cpu = p.idle[0].cpu
-		p.remove(0)
-	} else {
-		cpu = new(interp.CPU)
-	}
-	cpu.Attach(&v.vm.machine, v.hart)
-	return cpu
 }
 
-func (p *pool) remove(i int) { p.idle = append(p.idle[:i], p.idle[i+1:]...) }
-
-// put takes back the context that v used.
-func (p *pool) put(v *vcpu, cpu *interp.CPU) {
+// take returns a context, or a place in line.
+func (p *pool) take(v *vcpu) (lent, *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.idle) >= maxIdle() {
-		p.remove(0)
+	i := slices.IndexFunc(p.idle, func(l lent) bool { return l.owner == v })
+	switch {
+	case i >= 0:
+	case p.made < runtime.GOMAXPROCS(0):
+		p.made++
+		return lent{cpu: new(interp.CPU)}, nil
+	case len(p.idle) > 0:
+		i = 0
+	default:
+		w := &waiter{make(chan lent, 1)}
+		p.waiters = append(p.waiters, w)
+		p.wanted.Store(true)
+		return lent{}, w
 	}
-	p.idle = append(p.idle, lent{cpu, v})
+	l := p.idle[i]
+	p.idle = slices.Delete(p.idle, i, i+1)
+	return l, nil
+}
+
+// cancel leaves the line, unless a context is on its way already.
+func (p *pool) cancel(w *waiter) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.waiters, w)
+	if i < 0 {
+		return false
+	}
+	p.waiters = slices.Delete(p.waiters, i, i+1)
+	p.wanted.Store(len(p.waiters) > 0)
+	return true
+}
+
+// put takes back a context.
+func (p *pool) put(l lent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiters) == 0 {
+		p.idle = append(p.idle, l)
+		return
+	}
+	p.waiters[0].got <- l
+	p.waiters = slices.Delete(p.waiters, 0, 1)
+	p.wanted.Store(len(p.waiters) > 0)
 }
 
 // forget drops the context that is still attached to v.
 func (p *pool) forget(v *vcpu) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, l := range p.idle {
+	p.idle = slices.DeleteFunc(p.idle, func(l lent) bool {
 		if l.owner == v {
-			p.remove(i)
-			return
+			p.made--
+			return true
 		}
-	}
+		return false
+	})
 }

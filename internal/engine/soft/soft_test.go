@@ -1,12 +1,178 @@
 package soft
 
 import (
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/enginetest"
+	"github.com/forkd-dev/forkd/internal/memory"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/hart"
+	"github.com/forkd-dev/forkd/internal/riscv/isa"
+	"github.com/forkd-dev/forkd/internal/riscv/sbi"
 )
 
 func TestEngine(t *testing.T) {
 	enginetest.Run(t, func() engine.Engine { return New(64) })
 }
+
+const ramBase = 0x8000_0000
+
+var testArena = page.NewArena()
+
+// newGuest makes a machine that executes a program at the start of its RAM.
+func newGuest(t *testing.T, e *Engine, program func(a *isa.Asm)) *vm {
+	t.Helper()
+	stack := page.NewStack(16)
+	overlay := page.NewOverlay(stack, testArena, 0)
+	stack.Release()
+	t.Cleanup(overlay.Close)
+	mem, err := memory.NewSpace(memory.Slot{Base: ramBase, Pages: overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := isa.NewAsm(ramBase)
+	program(a)
+	if err := mem.Write(ramBase, a.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	m, err := e.NewVM(engine.Config{
+		Memory: mem, Bus: new(bus.Bus), VCPUs: 1, Boot: &engine.Boot{Entry: ramBase},
+		Clock: func() time.Duration { return time.Since(start) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m.(*vm)
+}
+
+func spin(a *isa.Asm) {
+	a.Label("spin")
+	a.J(0, "spin")
+}
+
+// wait is a guest that sleeps for ever, with or without a timer far ahead.
+func wait(timer bool) func(a *isa.Asm) {
+	return func(a *isa.Asm) {
+		if timer {
+			a.LI(5, hart.TimerInterrupt)
+			a.CSR(isa.CSRRS, 0, hart.CSRSie, 5)
+			a.LI(5, 1<<50)
+			a.CSR(isa.CSRRW, 0, hart.CSRStimecmp, 5)
+		}
+		a.Label("wait")
+		a.Op(isa.WFI)
+		a.J(0, "wait")
+	}
+}
+
+// TestBusyMachines: more machines than contexts all make progress, and all obey
+// a kick, those that wait in line too.
+func TestBusyMachines(t *testing.T) {
+	e := New(64)
+	var wg sync.WaitGroup
+	var vcpus []*vcpu
+	for range 24 {
+		v := newGuest(t, e, spin).vcpus[0]
+		vcpus = append(vcpus, v)
+		wg.Go(func() {
+			if exit, err := v.Run(); exit != engine.Kicked || err != nil {
+				t.Errorf("Run returned %v, %v", exit, err)
+			}
+		})
+	}
+	for _, v := range vcpus {
+		for v.Counters().Instructions == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for _, v := range vcpus {
+		v.Kick()
+	}
+	wg.Wait()
+	if len(e.pool.waiters) != 0 || len(e.pool.idle) != e.pool.made {
+		t.Errorf("%d wait in line, %d of %d contexts are idle", len(e.pool.waiters), len(e.pool.idle), e.pool.made)
+	}
+}
+
+// TestIdleMachines: a machine that waits holds no context, and no timer if its
+// guest has set none.
+func TestIdleMachines(t *testing.T) {
+	for _, timer := range []bool{false, true} {
+		e := New(64)
+		var wg sync.WaitGroup
+		var vcpus []*vcpu
+		for range 50 {
+			m := newGuest(t, e, wait(timer))
+			v := m.vcpus[0]
+			vcpus = append(vcpus, v)
+			wg.Go(func() { v.Run() })
+			// Once it has executed its first slice, the function below runs when
+			// the guest is asleep, or about to be.
+			for v.Counters().Instructions == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			done := make(chan struct{})
+			m.Post(func() { close(done) })
+			<-done
+		}
+		for _, v := range vcpus {
+			v.Kick()
+		}
+		wg.Wait()
+		for i, v := range vcpus {
+			if v.hart.Power != hart.Waiting {
+				t.Errorf("guest %d does not wait", i)
+			}
+			if v.timer != nil != timer {
+				t.Errorf("guest %d has a timer: %v, want %v", i, v.timer != nil, timer)
+			}
+		}
+		if e.pool.made > len(vcpus)/2 || len(e.pool.idle) != e.pool.made {
+			t.Errorf("%d contexts were made, %d are idle", e.pool.made, len(e.pool.idle))
+		}
+	}
+}
+
+// TestForgottenMachine: nothing of a closed machine stays in the engine's
+// contexts.
+func TestForgottenMachine(t *testing.T) {
+	e := New(64)
+	m := newGuest(t, e, spin)
+	v := m.vcpus[0]
+	v.Kick()
+	v.Run()
+	go func() {
+		for v.Counters().Instructions == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		v.Kick()
+	}()
+	if _, err := v.Run(); err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	for _, l := range e.pool.idle {
+		if l.owner == v {
+			t.Error("a context is still attached to the closed machine")
+		}
+	}
+}
+
+// TestFences: fences from other harts are remembered in order, and in bounds.
+func TestFences(t *testing.T) {
+	m := newGuest(t, New(64), spin)
+	for range 10 * maxFences {
+		m.Fence(0, fenceOf(0x1000))
+	}
+	if n := len(m.vcpus[0].fences); n > maxFences {
+		t.Errorf("%d fences are remembered", n)
+	}
+}
+
+func fenceOf(va uint64) sbi.Fence { return sbi.Fence{Start: va, Size: page.Size} }

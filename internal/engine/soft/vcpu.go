@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
 	"github.com/forkd-dev/forkd/internal/riscv/sbi"
@@ -15,6 +16,10 @@ import (
 // slice is how many instructions execute between looks at the outside world:
 // some 100 microseconds.
 const slice = 20_000
+
+// share is how many slices a vCPU executes before it makes room for another that
+// waits for a context: some milliseconds.
+const share = 50
 
 // vcpu is one hart and what wakes it.
 type vcpu struct {
@@ -55,7 +60,10 @@ func (v *vcpu) Counters() engine.Counters {
 }
 
 // Run implements engine.VCPU.
-func (v *vcpu) Run() (engine.Exit, error) {
+func (v *vcpu) Run() (exit engine.Exit, err error) {
+	defer recoverAlloc(&err)
+	v.enter()
+	defer v.leave()
 	for {
 		if v.kicked.Swap(false) {
 			return engine.Kicked, nil
@@ -69,6 +77,38 @@ func (v *vcpu) Run() (engine.Exit, error) {
 			return exits[out], err
 		}
 	}
+}
+
+// recoverAlloc turns the panic of a page look-up that found no memory into an
+// error. The instruction that met it has changed nothing yet.
+func recoverAlloc(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case *page.AllocError:
+		*err = r
+	default:
+		panic(r)
+	}
+}
+
+// enter and leave notice whether pages moved while no vCPU ran: memory was
+// sealed or packed, and what was decoded from its old pages is of no use.
+func (v *vcpu) enter() {
+	m := v.vm
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	if m.inRun == 0 && m.machine.Memory.Moves() != m.moves {
+		m.machine.Codes.Forget()
+	}
+	m.inRun++
+}
+
+func (v *vcpu) leave() {
+	m := v.vm
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	m.inRun--
+	m.moves = m.machine.Memory.Moves()
 }
 
 var exits = [...]engine.Exit{sbi.Off: engine.Off, sbi.Reset: engine.Reset, sbi.Failed: engine.Failed}
@@ -126,38 +166,31 @@ func (v *vcpu) park(deadline uint64) {
 	}
 }
 
-// execute runs guest code until the hart has nothing to do, was kicked, or ended
-// the machine. It returns sbi.Continue in the first two cases. It is apart from
-// Run so that a parked goroutine does not keep the run loop's stack.
+// execute runs guest code until the hart has nothing to do, was kicked, ended the
+// machine, or has had its share while others wait for a context. It returns
+// sbi.Continue unless the machine ended. It is apart from Run so that a parked
+// goroutine does not keep the run loop's stack.
 //
 //go:noinline
 func (v *vcpu) execute() (sbi.Outcome, error) {
 	m := v.vm
+	context, ok := m.engine.pool.get(v)
+	if !ok {
+		return sbi.Continue, nil
+	}
+	defer func() { m.engine.pool.put(context) }()
 	m.turn.Lock()
 	defer m.turn.Unlock()
-	cpu := m.engine.pool.get(v)
-	defer m.engine.pool.put(v, cpu)
-	for {
-		v.takeTurn(cpu)
-		before := v.hart.Retired
-		event := cpu.Run(slice)
-		v.count(v.hart.Retired - before)
-
-		switch event {
-		case interp.Wait:
-			v.hart.Power = hart.Waiting
-		case interp.Call:
-			if out := m.sbi.Call(v.hart); out != sbi.Continue {
-				if out >= sbi.Off {
-					return out, nil
-				}
-				v.hart.Power = map[sbi.Outcome]hart.Power{sbi.Wait: hart.Waiting, sbi.Stop: hart.Stopped}[out]
-			}
-		case interp.Failed:
-			return sbi.Continue, fmt.Errorf("executing at %#x: %w", v.hart.PC, cpu.Err())
+	if context.owner != v {
+		context.cpu.Attach(&m.machine, v.hart)
+		context.owner = v
+	}
+	for n := 1; ; n++ {
+		out, err := v.slice(context.cpu)
+		if out != sbi.Continue || err != nil {
+			return out, err
 		}
-		v.refresh()
-		if v.hart.Power != hart.Started || v.kicked.Load() {
+		if v.hart.Power != hart.Started || v.kicked.Load() || n >= share && m.engine.pool.wanted.Load() {
 			return sbi.Continue, nil
 		}
 		if len(m.vcpus) > 1 {
@@ -165,6 +198,33 @@ func (v *vcpu) execute() (sbi.Outcome, error) {
 			m.turn.Lock()
 		}
 	}
+}
+
+// slice executes a slice and what it asks of the firmware. The caller holds the
+// turn.
+func (v *vcpu) slice(cpu *interp.CPU) (sbi.Outcome, error) {
+	v.takeTurn(cpu)
+	before := v.hart.Retired
+	event := cpu.Run(slice)
+	v.count(v.hart.Retired - before)
+
+	switch event {
+	case interp.Wait:
+		v.hart.Power = hart.Waiting
+	case interp.Call:
+		switch out := v.vm.sbi.Call(v.hart); out {
+		case sbi.Wait:
+			v.hart.Power = hart.Waiting
+		case sbi.Stop:
+			v.hart.Power = hart.Stopped
+		case sbi.Off, sbi.Reset, sbi.Failed:
+			return out, nil
+		}
+	case interp.Failed:
+		return sbi.Continue, fmt.Errorf("executing at %#x: %w", v.hart.PC, cpu.Err())
+	}
+	v.refresh()
+	return sbi.Continue, nil
 }
 
 // takeTurn prepares a slice: whatever happened since the last one, to memory,

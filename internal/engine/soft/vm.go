@@ -27,8 +27,10 @@ type vm struct {
 	vcpus   []*vcpu // immutable
 	clock   func() time.Duration
 
-	turn sync.Mutex
-	last *vcpu // guarded by turn; who executed last
+	turn  sync.Mutex
+	last  *vcpu  // guarded by turn; who executed last
+	inRun int    // guarded by turn; vCPUs in Run
+	moves uint64 // guarded by turn; of memory, when the last vCPU left Run
 
 	postMu sync.Mutex
 	posts  []func()    // guarded by postMu

@@ -44,6 +44,7 @@ func decode(p *page.Page) *Code {
 			c.place(i, lower(isa.Decode(binary.LittleEndian.Uint32(p[2*i:]))))
 		}
 	}
+	c.fuse()
 	return c
 }
 

@@ -7,10 +7,9 @@
 // CPU: page-table walks, devices, CSRs, floating point, atomics.
 //
 // Invariants. A CPU is scratch: all that is architectural lives in the hart, and
-// a CPU may serve another hart after Detach and Attach. Between calls of Run the
+// a CPU may serve another hart after another Attach. Between calls of Run the
 // hart is at an instruction boundary. An instruction that traps has changed
-// nothing but, for a store that crosses pages, nothing either: both halves are
-// translated before the first byte is written.
+// nothing; a store that crosses pages translates both before it writes to either.
 //
 // A CPU, its hart and their Codes are used by one goroutine at a time; there are
 // no locks but the one inside Cache.
@@ -61,7 +60,9 @@ type CPU struct {
 	text *Code  // the current page: what loop executes,
 	base uint64 // and its GVA
 
-	end         uint64 // what Retired will be when the budget is used up
+	end   uint64 // what Retired will be when the budget is used up,
+	extra uint64 // but for ops that the loop counted and that are no instructions
+
 	cause, tval uint64 // of the trap that a method reported
 	yield       bool   // a device was accessed: return to the caller soon
 }
@@ -73,13 +74,6 @@ func (c *CPU) Attach(m *Machine, h *hart.Hart) {
 	c.yield = false
 	c.dropFetches()
 	c.modeChanged()
-}
-
-// Detach drops every reference to the hart and its machine.
-func (c *CPU) Detach() {
-	c.m.Detach()
-	c.dropFetches()
-	c.h, c.bus, c.codes, c.text = nil, nil, nil, nil
 }
 
 // Sync must be called before Run whenever something else than Run may have

@@ -23,23 +23,28 @@ const (
 // instructions have been executed or something needs more than this loop does.
 // It returns where it stopped, in the same form.
 //
-// The loop makes no calls, so that all of its state stays in registers: a call in
-// any case would have the compiler spill the state for every instruction.
+// Speed depends on what the compiler makes of this function, which a test looks
+// at. It makes no calls, so that all of its state stays in registers: a call in
+// any case would have the compiler spill the state for every instruction. Every
+// value of a code has a case, so that no bound is checked. What changes with the
+// page (text, base) and what is rarely needed (extra) is in c, since each further
+// variable of the loop costs moves, and a jump, after each case.
 func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 	var (
-		pc uint64 // where a jump leads
-		a  uint64 // address of a load or store
-		e  *mmu.Entry[page.Page]
+		pc   uint64 // where a jump leads
+		a    uint64 // address of a load or store
+		v, b uint64 // operands that are used more than once
+		e    *mmu.Entry[page.Page]
 	)
 	for n > 0 {
 		n--
 		switch o.code {
 		case opLeave:
-			n++
+			c.extra++
 			pc = c.base + c.text.offset(o)
 			goto enter
 		case opFar:
-			n++
+			c.extra++
 			pc = c.base + uint64(int64(o.imm))
 			goto enter
 
@@ -450,37 +455,102 @@ func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 			set(x, o.rd, uint64(int64(int32(get(x, o.rs1)*get(x, o.rs2)))))
 			o = o.skip(2 * opSize)
 		case opMulh:
-			set(x, o.rd, mulh(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			a, _ = bits.Mul64(v, b)
+			set(x, o.rd, a-uint64(int64(v)>>63)&b-uint64(int64(b)>>63)&v)
 			o = o.skip(2 * opSize)
 		case opMulhsu:
-			set(x, o.rd, mulhsu(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			a, _ = bits.Mul64(v, b)
+			set(x, o.rd, a-uint64(int64(v)>>63)&b)
 			o = o.skip(2 * opSize)
 		case opMulhu:
-			set(x, o.rd, mulhu(get(x, o.rs1), get(x, o.rs2)))
+			a, _ = bits.Mul64(get(x, o.rs1), get(x, o.rs2))
+			set(x, o.rd, a)
 			o = o.skip(2 * opSize)
 		case opDiv:
-			set(x, o.rd, div(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case int64(b) == 0:
+				v = math.MaxUint64
+			case int64(b) == -1: // also for the one quotient that overflows
+				v = -v
+			default:
+				v = uint64(int64(v) / int64(b))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opDivu:
-			set(x, o.rd, divu(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case uint64(b) == 0:
+				v = math.MaxUint64
+			default:
+				v = uint64(uint64(v) / uint64(b))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opRem:
-			set(x, o.rd, rem(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case int64(b) == -1: // also for the one quotient that overflows
+				v = 0
+			case b != 0:
+				v = uint64(int64(v) % int64(b))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opRemu:
-			set(x, o.rd, remu(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case b != 0:
+				v = uint64(uint64(v) % uint64(b))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opDivw:
-			set(x, o.rd, divw(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case int32(b) == 0:
+				v = math.MaxUint64
+			case int32(b) == -1: // also for the one quotient that overflows
+				v = uint64(int64(-int32(v)))
+			default:
+				v = uint64(int64(int32(int32(v) / int32(b))))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opDivuw:
-			set(x, o.rd, divuw(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case uint32(b) == 0:
+				v = math.MaxUint64
+			default:
+				v = uint64(int64(int32(uint32(v) / uint32(b))))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opRemw:
-			set(x, o.rd, remw(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case int32(b) == 0:
+				v = uint64(int64(int32(v)))
+			case int32(b) == -1: // also for the one quotient that overflows
+				v = 0
+			default:
+				v = uint64(int64(int32(int32(v) % int32(b))))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 		case opRemuw:
-			set(x, o.rd, remuw(get(x, o.rs1), get(x, o.rs2)))
+			v, b = get(x, o.rs1), get(x, o.rs2)
+			switch {
+			case uint32(b) == 0:
+				v = uint64(int64(int32(v)))
+			default:
+				v = uint64(int64(int32(uint32(v) % uint32(b))))
+			}
+			set(x, o.rd, v)
 			o = o.skip(2 * opSize)
 
 		// Bit manipulation.
@@ -524,17 +594,11 @@ func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 		case opCtz:
 			set(x, o.rd, uint64(bits.TrailingZeros64(get(x, o.rs1))))
 			o = o.skip(2 * opSize)
-		case opCpop:
-			set(x, o.rd, ones(get(x, o.rs1)))
-			o = o.skip(2 * opSize)
 		case opClzw:
 			set(x, o.rd, uint64(bits.LeadingZeros32(uint32(get(x, o.rs1)))))
 			o = o.skip(2 * opSize)
 		case opCtzw:
 			set(x, o.rd, uint64(bits.TrailingZeros32(uint32(get(x, o.rs1)))))
-			o = o.skip(2 * opSize)
-		case opCpopw:
-			set(x, o.rd, ones((get(x, o.rs1) & math.MaxUint32)))
 			o = o.skip(2 * opSize)
 		case opMax:
 			set(x, o.rd, uint64(max(int64(get(x, o.rs1)), int64(get(x, o.rs2)))))
@@ -606,7 +670,209 @@ func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 			set(x, o.rd, get(x, o.rs1)|1<<(uint64(o.imm)&63))
 			o = o.skip(2 * opSize)
 
-		default:
+		// Pairs, each in one dispatch. The second op is in its own slot, too.
+
+		case opCLdCLd:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+		case opCSdCSd:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCLdCAddi:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rd)+uint64(int64(o.imm)))
+			o = o.skip(1 * opSize)
+		case opCAddiCJr:
+			set(x, o.rd, get(x, o.rd)+uint64(int64(o.imm)))
+			o = o.skip(1 * opSize)
+			n--
+			pc = get(x, o.rs1) &^ 1
+			goto jump
+		case opCAddiCSd:
+			set(x, o.rd, get(x, o.rd)+uint64(int64(o.imm)))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCMvCMv:
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCSdCMv:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opSlliCAdd:
+			set(x, o.rd, get(x, o.rs1)<<(uint64(o.imm)&63))
+			o = o.skip(2 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rd)+get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCSlliCAdd:
+			set(x, o.rd, get(x, o.rd)<<(uint64(o.imm)&63))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rd)+get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCAddCLd:
+			set(x, o.rd, get(x, o.rd)+get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+		case opCLdCBeqz:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+			n--
+			if get(x, o.rs1) == 0 {
+				o = o.skip(int(o.imm))
+			} else {
+				o = o.skip(1 * opSize)
+			}
+		case opCLwBne:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 4, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, uint64(int64(int32(load32(e.To, a)))))
+			o = o.skip(1 * opSize)
+			n--
+			if get(x, o.rs1) != get(x, o.rs2) {
+				o = o.skip(int(o.imm))
+			} else {
+				o = o.skip(2 * opSize)
+			}
+		case opCLwCBeqz:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 4, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, uint64(int64(int32(load32(e.To, a)))))
+			o = o.skip(1 * opSize)
+			n--
+			if get(x, o.rs1) == 0 {
+				o = o.skip(int(o.imm))
+			} else {
+				o = o.skip(1 * opSize)
+			}
+		case opCMvCLd:
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+		case opCMvBeq:
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			if get(x, o.rs1) == get(x, o.rs2) {
+				o = o.skip(int(o.imm))
+			} else {
+				o = o.skip(2 * opSize)
+			}
+		case opCMvJalFar:
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, c.base+c.text.offset(o)+4)
+			pc = c.base + uint64(int64(o.imm))
+			goto enter
+		case opLdLd:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(2 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(2 * opSize)
+		case opSlliCSrli:
+			set(x, o.rd, get(x, o.rs1)<<(uint64(o.imm)&63))
+			o = o.skip(2 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rd)>>(uint64(o.imm)&63))
+			o = o.skip(1 * opSize)
+
+		// All values have a case, so that the dispatch checks no bound.
+
+		case opIllegal, opCross, opCEbreak, opCpop, opCpopw, opAtomic, opFloat, opCSR, opEcall, opEbreak, opSret, opWfi, opFenceI, opSfence, opCboZero, opFarBranch,
+			173, 174, 175, 176, 177, 178, 179, 180, 181, 182, 183, 184, 185, 186, 187, 188,
+			189, 190, 191, 192, 193, 194, 195, 196, 197, 198, 199, 200, 201, 202, 203, 204,
+			205, 206, 207, 208, 209, 210, 211, 212, 213, 214, 215, 216, 217, 218, 219, 220,
+			221, 222, 223, 224, 225, 226, 227, 228, 229, 230, 231, 232, 233, 234, 235, 236,
+			237, 238, 239, 240, 241, 242, 243, 244, 245, 246, 247, 248, 249, 250, 251, 252,
+			253, 254, 255:
 			goto slow
 		}
 		continue
@@ -636,13 +902,4 @@ func truth(b bool) uint64 {
 		return 1
 	}
 	return 0
-}
-
-// ones counts bits without the call that bits.OnesCount64 may be where the
-// compiler does not know that the host has an instruction for it.
-func ones(v uint64) uint64 {
-	v -= v >> 1 & 0x5555555555555555
-	v = v&0x3333333333333333 + v>>2&0x3333333333333333
-	v = (v + v>>4) & 0x0f0f0f0f0f0f0f0f
-	return v * 0x0101010101010101 >> 56
 }

@@ -185,6 +185,29 @@ const (
 	opSfence
 	opCboZero
 	opFarBranch
+
+	// Pairs; the length is that of the first. See fuse.
+	opCLdCLd
+	opCSdCSd
+	opCLdCAddi
+	opCAddiCJr
+	opCAddiCSd
+	opCMvCMv
+	opCSdCMv
+	opSlliCAdd
+	opCSlliCAdd
+	opCAddCLd
+	opCLdCBeqz
+	opCLwBne
+	opCLwCBeqz
+	opCMvCLd
+	opCMvBeq
+	opCMvJalFar
+	opLdLd
+	opSlliCSrli
+
+	// numCodes is the number of cases that are used.
+	numCodes
 )
 
 // narrowCodes and wideCodes name the case for each operation, by length. An
@@ -332,4 +355,27 @@ var wideCodes = [isa.NumOps]code{
 	isa.CSRRWI:     opCSR,
 	isa.CSRRSI:     opCSR,
 	isa.CSRRCI:     opCSR,
+}
+
+// pairs lists the ops that often follow one another, in what the kernel and
+// Python execute.
+var pairs = [...]struct{ first, second, both code }{
+	{opCLd, opCLd, opCLdCLd},
+	{opCSd, opCSd, opCSdCSd},
+	{opCLd, opCAddi, opCLdCAddi},
+	{opCAddi, opCJr, opCAddiCJr},
+	{opCAddi, opCSd, opCAddiCSd},
+	{opCMv, opCMv, opCMvCMv},
+	{opCSd, opCMv, opCSdCMv},
+	{opSlli, opCAdd, opSlliCAdd},
+	{opCSlli, opCAdd, opCSlliCAdd},
+	{opCAdd, opCLd, opCAddCLd},
+	{opCLd, opCBeqz, opCLdCBeqz},
+	{opCLw, opBne, opCLwBne},
+	{opCLw, opCBeqz, opCLwCBeqz},
+	{opCMv, opCLd, opCMvCLd},
+	{opCMv, opBeq, opCMvBeq},
+	{opCMv, opJalFar, opCMvJalFar},
+	{opLd, opLd, opLdLd},
+	{opSlli, opCSrli, opSlliCSrli},
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
 )
 
@@ -73,7 +74,7 @@ func initialWord(rng *rand.Rand, i int) uint64 {
 func randomCode(p *program, rng *rand.Rand, n int) {
 	ops := []isa.Op{}
 	for op := isa.ILLEGAL + 1; op < isa.NumOps; op++ {
-		if op < isa.CBO_ZERO && !oracleWrong(op) && op != isa.ECALL && op != isa.EBREAK && op != isa.JALR && !(op >= isa.CSRRW && op <= isa.CSRRCI) {
+		if op < isa.CBO_ZERO && !oracleWrong(op) && op != isa.ECALL && op != isa.EBREAK {
 			ops = append(ops, op)
 		}
 	}
@@ -115,6 +116,19 @@ func randomWide(p *program, rng *rand.Rand, op isa.Op) bool {
 	case op == isa.JAL:
 		branchOver(p, rng, in)
 		return true
+	case op == isa.JALR:
+		// By way of a register that has the address of the AUIPC.
+		p.emit(isa.Inst{Op: isa.AUIPC, Rd: 29})
+		in.Rs1 = 29
+		branchOver(p, rng, in)
+		return true
+	case op >= isa.CSRRW && op <= isa.CSRRCI:
+		// The flags take any value; the rounding mode only legal ones, lest what
+		// comes after is illegal.
+		in.Imm = hart.CSRFflags
+		if op == isa.CSRRWI && rng.IntN(2) == 0 {
+			in.Imm, in.Rs1 = hart.CSRFrm, uint8(rng.IntN(5))
+		}
 	case op >= isa.LR_W && op <= isa.AMOMAXU_D:
 		in.Rs1 = regAligned
 		if rng.IntN(2) == 0 && (op == isa.SC_W || op == isa.SC_D) {
@@ -143,6 +157,9 @@ func branchOver(p *program, rng *rand.Rand, in isa.Inst) {
 		skipped.raw(uint32(raw))
 	}
 	in.Imm = 4 + int32(len(skipped.code))
+	if in.Op == isa.JALR {
+		in.Imm += 4
+	}
 	p.emit(in)
 	p.code = append(p.code, skipped.code...)
 }

@@ -204,17 +204,26 @@ func describeTrap(h *hart.Hart) string {
 	return fmt.Sprintf("cause %d at %#x, stval %#x", cause, epc, tval)
 }
 
+// testArena is shared, since its memory comes in large pieces.
+var testArena = page.NewArena()
+
+// newTestMachine returns a machine with RAM only, all zero.
 func newTestMachine(t testing.TB, base, size uint64) (*Machine, *hart.Hart) {
 	t.Helper()
 	stack := page.NewStack(page.Number(size / page.Size))
-	arena := page.NewArena()
-	overlay := page.NewOverlay(stack, arena, 0)
+	defer stack.Release()
+	return newTestMachineOver(t, base, stack, NewCache(64))
+}
+
+func newTestMachineOver(t testing.TB, base uint64, stack *page.Stack, shared *Cache) (*Machine, *hart.Hart) {
+	t.Helper()
+	overlay := page.NewOverlay(stack, testArena, 0)
+	t.Cleanup(overlay.Close)
 	mem, err := memory.NewSpace(memory.Slot{Base: base, Pages: overlay})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { overlay.Close(); stack.Release() })
-	m := &Machine{Memory: mem, Bus: new(bus.Bus), Codes: NewCodes(mem, NewCache(64))}
+	m := &Machine{Memory: mem, Bus: new(bus.Bus), Codes: NewCodes(mem, shared)}
 	h := hart.New(0, func() uint64 { return 0 })
 	h.Power = hart.Started
 	return m, h

@@ -6,15 +6,19 @@ import "github.com/forkd-dev/forkd/internal/riscv/mmu"
 func (c *CPU) Run(budget int) Event {
 	n := budget
 	c.end = c.h.Retired + uint64(budget)
+	c.extra = 0
 	event := Budget
 	c.m.Err = nil
 	for n > 0 && event == Budget && !c.yield {
 		n, event = c.resume(n)
 	}
 	c.yield = false
-	c.h.Retired = c.end - uint64(n)
+	c.retire(n)
 	return event
 }
+
+// retire brings the hart's count of instructions up to date.
+func (c *CPU) retire(n int) { c.h.Retired = c.end - c.extra - uint64(n) }
 
 // resume executes from the hart's PC until PC, mode or interrupt enables have
 // changed by other means than a jump, and leaves PC behind the last instruction.
@@ -53,9 +57,10 @@ func (c *CPU) resume(n int) (int, Event) {
 			o = c.text.find(c.h.PC - c.base)
 			continue
 		}
-		switch c.step(o, n) {
+		plain := o.plain()
+		switch c.step(&plain, n) {
 		case stepNext:
-			o = o.skip(opSize * int(o.code.length()))
+			o = o.skip(opSize * int(plain.code.length()))
 			if c.yield {
 				c.h.PC = c.base + c.text.offset(o)
 				return n, Budget

@@ -1,6 +1,8 @@
 package interp
 
 import (
+	"math/bits"
+
 	"github.com/forkd-dev/forkd/internal/riscv/fp"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 )
@@ -34,6 +36,10 @@ func (c *CPU) step(o *op, n int) stepped {
 		ok = c.floatOn() && c.float(o)
 	case opAtomic:
 		ok = c.atomic(o)
+	case opCpop:
+		c.setX(o.rd, uint64(bits.OnesCount64(get(&c.h.X, o.rs1))))
+	case opCpopw:
+		c.setX(o.rd, uint64(bits.OnesCount32(uint32(get(&c.h.X, o.rs1)))))
 	case opFarBranch:
 		return c.farBranch(o)
 	case opIllegal:
@@ -51,9 +57,10 @@ func (c *CPU) step(o *op, n int) stepped {
 // records the trap if not.
 func (c *CPU) floatOn() bool { return !c.h.FloatOff() || c.illegal() }
 
-// length returns the length of the instruction in halfwords.
+// length returns the length of the instruction in halfwords; of a pair, that of
+// the first.
 func (code code) length() uint64 {
-	if code >= opNop {
+	if firstOf[code] >= opNop {
 		return 2
 	}
 	return 1
@@ -115,7 +122,7 @@ func (c *CPU) slowStore(o *op) bool {
 // setX and setF write a register from outside of the run loop.
 func (c *CPU) setX(rd uint8, v uint64) {
 	if rd != 0 {
-		c.h.X[rd] = v
+		set(&c.h.X, rd, v)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 func (c *CPU) system(o *op, n int) stepped {
 	switch o.code {
 	case opCSR:
-		c.h.Retired = c.end - uint64(n) - 1
+		c.retire(n + 1)
 		return c.csr(o)
 	case opEbreak, opCEbreak:
 		c.trap(hart.Breakpoint, c.h.PC)

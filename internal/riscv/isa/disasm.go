@@ -43,6 +43,12 @@ func (op Op) Float() (rd, rs1, rs2 bool) {
 	return is, is, is
 }
 
+// exact tells whether a conversion never rounds, so that its rounding mode, which
+// assemblers set to zero, says nothing.
+func (op Op) exact() bool {
+	return op == FCVT_D_W || op == FCVT_D_WU || op == FCVT_D_S
+}
+
 // String disassembles the instruction: real mnemonics only, no
 // pseudo-instructions, offsets of branches relative to the instruction.
 func (in Inst) String() string {
@@ -50,7 +56,7 @@ func (in Inst) String() string {
 	frd, frs1, frs2 := in.Op.Float()
 	rd, rs1, rs2 := regName(in.Rd, frd), regName(in.Rs1, frs1), regName(in.Rs2, frs2)
 	rm := ""
-	if in.RM != DYN {
+	if in.RM != DYN && !(in.RM == 0 && in.Op.exact()) {
 		rm = ", " + rmNames[in.RM&7]
 	}
 	switch table[in.Op].form {

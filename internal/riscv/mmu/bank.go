@@ -10,7 +10,7 @@ const (
 	valid = 1 << asidBits
 
 	// BankSize is the number of entries of a bank.
-	BankSize = 256
+	BankSize = 512
 )
 
 // Entry maps one guest-virtual page. Its tag is the page's address with the

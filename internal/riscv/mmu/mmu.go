@@ -90,17 +90,11 @@ type MMU struct {
 
 // Attach makes m serve a hart, with empty caches.
 func (m *MMU) Attach(mem *memory.Space, h *hart.Hart) {
-	m.mem = mem
+	m.mem, m.Err = mem, nil
 	m.satp = h.SATP()
 	m.mxr = h.Status&hart.StatusMXR != 0
 	m.Flush()
 	m.Switch(h)
-}
-
-// Detach drops every reference to the machine.
-func (m *MMU) Detach() {
-	m.Flush()
-	m.mem = nil
 }
 
 // Flush empties all caches.

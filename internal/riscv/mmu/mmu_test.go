@@ -15,6 +15,9 @@ const (
 	sv39     = 8 << 60
 )
 
+// testArena is shared, since its memory comes in large pieces.
+var testArena = page.NewArena()
+
 // fixture is an MMU over some RAM, with page tables that tests build.
 type fixture struct {
 	*testing.T
@@ -26,7 +29,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	stack := page.NewStack(ramPages)
-	overlay := page.NewOverlay(stack, page.NewArena(), 0)
+	overlay := page.NewOverlay(stack, testArena, 0)
 	t.Cleanup(func() { overlay.Close(); stack.Release() })
 	mem, err := memory.NewSpace(memory.Slot{Base: ramBase, Pages: overlay})
 	if err != nil {
@@ -434,7 +437,7 @@ func TestDirtyOnlyWhenStored(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	stack := page.NewStack(ramPages)
 	defer stack.Release()
-	overlay := page.NewOverlay(stack, page.NewArena(), 1)
+	overlay := page.NewOverlay(stack, testArena, 1)
 	defer overlay.Close()
 	mem, err := memory.NewSpace(memory.Slot{Base: ramBase, Pages: overlay})
 	if err != nil {

@@ -53,9 +53,7 @@ func (m *MMU) WritePage(gpa uint64) *page.Page {
 
 func (m *MMU) forgetPages() {
 	clear(m.phys[:])
-	if m.mem != nil {
-		m.moves = m.mem.Moves()
-	}
+	m.moves = m.mem.Moves()
 }
 
 func (m *MMU) readPTE(at uint64) (uint64, bool) {
