@@ -113,5 +113,5 @@ func (m *softMachine) used() usage {
 // finds it as cold as a new process would.
 func (m *softMachine) close() {
 	m.vm.Close()
-	m.arena.Trim()
+	m.arena.Trim(0)
 }
