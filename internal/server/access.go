@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 )
 
 // access decides who may ask.
@@ -37,7 +37,7 @@ func (a *access) check(r *http.Request, open bool) error {
 	case open, local && len(bearer) == 0, len(bearer) == 1 && a.matches(bearer[0]):
 		return nil
 	}
-	return refuse(ErrorCodeUnauthorized, "", "missing or wrong token")
+	return refuse(api.ErrorCodeUnauthorized, "", "missing or wrong token")
 }
 
 // matches compares digests: they have one length, so that the time taken tells
@@ -51,11 +51,11 @@ func (a *access) matches(header string) bool {
 
 func (a *access) checkBrowser(r *http.Request) error {
 	if !IsLoopback(r.Host) {
-		return refuse(ErrorCodeForbidden, "use 127.0.0.1 or localhost, or set a token with FORKD_TOKEN",
+		return refuse(api.ErrorCodeForbidden, "use 127.0.0.1 or localhost, or set a token with FORKD_TOKEN",
 			"the request names the host %s, which is not a loopback name", quote(r.Host))
 	}
 	if err := a.origins.Check(r); err != nil {
-		return refuse(ErrorCodeForbidden, "set a token with FORKD_TOKEN and send it",
+		return refuse(api.ErrorCodeForbidden, "set a token with FORKD_TOKEN and send it",
 			"the request comes from a web page of another origin")
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -40,12 +40,12 @@ func list[T any](s []T) []T {
 	return s
 }
 
-func sandboxInfo(in *sandbox.Info) SandboxInfo {
-	out := SandboxInfo{
+func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
+	out := api.SandboxInfo{
 		ID:             in.ID,
 		SnapshotTag:    in.SnapshotTag,
 		Engine:         in.Engine,
-		State:          SandboxInfoState(in.State),
+		State:          api.SandboxInfoState(in.State),
 		Reason:         in.Reason,
 		CreatedAtUnix:  in.CreatedAt.Unix(),
 		PID:            os.Getpid(),
@@ -59,25 +59,25 @@ func sandboxInfo(in *sandbox.Info) SandboxInfo {
 	return out
 }
 
-func snapshotInfo(in *sandbox.SnapshotInfo) SnapshotInfo {
-	return SnapshotInfo{
+func snapshotInfo(in *sandbox.SnapshotInfo) api.SnapshotInfo {
+	return api.SnapshotInfo{
 		Tag:           in.Tag,
 		Dir:           in.Dir,
 		CreatedAtUnix: in.CreatedAt.Unix(),
 		BranchedFrom:  in.BranchedFrom,
-		Status:        SnapshotStatus(in.Status),
+		Status:        api.SnapshotStatus(in.Status),
 		Bootable:      in.Bootable,
 		Warning:       in.Warning,
 	}
 }
 
-func snapshotDetail(in *sandbox.SnapshotInfo) SnapshotDetail {
-	return SnapshotDetail{
+func snapshotDetail(in *sandbox.SnapshotInfo) api.SnapshotDetail {
+	return api.SnapshotDetail{
 		Tag:                 in.Tag,
 		Dir:                 in.Dir,
 		CreatedAtUnix:       in.CreatedAt.Unix(),
 		BranchedFrom:        in.BranchedFrom,
-		Status:              SnapshotStatus(in.Status),
+		Status:              api.SnapshotStatus(in.Status),
 		Bootable:            in.Bootable,
 		Warning:             in.Warning,
 		Engine:              in.Engine,
@@ -95,8 +95,8 @@ func snapshotDetail(in *sandbox.SnapshotInfo) SnapshotDetail {
 	}
 }
 
-func execExit(in *sandbox.CommandResult) ExecExit {
-	return ExecExit{
+func execExit(in *sandbox.CommandResult) api.ExecExit {
+	return api.ExecExit{
 		ExitCode:         in.ExitCode,
 		Signal:           orNil(in.Signal),
 		TimedOut:         in.TimedOut,
@@ -108,8 +108,8 @@ func execExit(in *sandbox.CommandResult) ExecExit {
 	}
 }
 
-func evalResult(in *sandbox.EvalResult) EvalResult {
-	out := EvalResult{
+func evalResult(in *sandbox.EvalResult) api.EvalResult {
+	out := api.EvalResult{
 		Result:          orNil(in.Repr),
 		Value:           in.Value,
 		StdoutTruncated: in.StdoutTruncated,
@@ -118,14 +118,14 @@ func evalResult(in *sandbox.EvalResult) EvalResult {
 	out.Stdout, out.StdoutB64 = text(in.Stdout)
 	out.Stderr, out.StderrB64 = text(in.Stderr)
 	if e := in.Error; e != nil {
-		out.Error = &EvalError{Type: e.Type, Message: e.Message, Traceback: e.Traceback}
+		out.Error = &api.EvalError{Type: e.Type, Message: e.Message, Traceback: e.Traceback}
 		out.ExitCode = 1
 	}
 	return out
 }
 
-func fileInfo(in *sandbox.FileInfo) FileInfo {
-	out := FileInfo{
+func fileInfo(in *sandbox.FileInfo) api.FileInfo {
+	out := api.FileInfo{
 		Type:       fileType(in.Mode),
 		Size:       in.Size,
 		Mode:       fmt.Sprintf("%04o", unixMode(in.Mode)),
@@ -139,20 +139,20 @@ func fileInfo(in *sandbox.FileInfo) FileInfo {
 	return out
 }
 
-func fileType(mode fs.FileMode) FileInfoType {
+func fileType(mode fs.FileMode) api.FileInfoType {
 	switch {
 	case mode.IsRegular():
-		return FileInfoTypeFile
+		return api.FileInfoTypeFile
 	case mode.IsDir():
-		return FileInfoTypeDir
+		return api.FileInfoTypeDir
 	case mode&fs.ModeSymlink != 0:
-		return FileInfoTypeSymlink
+		return api.FileInfoTypeSymlink
 	case mode&fs.ModeNamedPipe != 0:
-		return FileInfoTypeFifo
+		return api.FileInfoTypeFifo
 	case mode&fs.ModeSocket != 0:
-		return FileInfoTypeSocket
+		return api.FileInfoTypeSocket
 	default:
-		return FileInfoTypeDevice
+		return api.FileInfoTypeDevice
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 )
 
 const (
@@ -59,7 +59,7 @@ func readAll(r io.Reader, size int64) ([]byte, error) {
 }
 
 func tooLarge(limit int64) error {
-	return refuse(ErrorCodeTooLarge, "", "the body is over the limit of %d bytes", limit)
+	return refuse(api.ErrorCodeTooLarge, "", "the body is over the limit of %d bytes", limit)
 }
 
 // wantType refuses a body that says it is something else. One that says nothing
@@ -72,7 +72,7 @@ func wantType(r *http.Request, want string) error {
 	if media, _, err := mime.ParseMediaType(given); err == nil && media == want {
 		return nil
 	}
-	return refuse(ErrorCodeUnsupportedMediaType, "send the header Content-Type: "+want,
+	return refuse(api.ErrorCodeUnsupportedMediaType, "send the header Content-Type: "+want,
 		"the body is %s, not %s", quote(given), want)
 }
 

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"sync"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -20,73 +20,73 @@ import (
 var ErrShutdown = errors.New("the daemon is shutting down")
 
 // statusOf maps every code of the spec to its HTTP status.
-var statusOf = map[ErrorCode]int{
-	ErrorCodeInvalidArgument:      http.StatusBadRequest,
-	ErrorCodeUnauthorized:         http.StatusUnauthorized,
-	ErrorCodeForbidden:            http.StatusForbidden,
-	ErrorCodeNotFound:             http.StatusNotFound,
-	ErrorCodeMethodNotAllowed:     http.StatusMethodNotAllowed,
-	ErrorCodeAlreadyExists:        http.StatusConflict,
-	ErrorCodeInUse:                http.StatusConflict,
-	ErrorCodeNoRuntime:            http.StatusConflict,
-	ErrorCodeRuntimeLost:          http.StatusConflict,
-	ErrorCodeSandboxDead:          http.StatusGone,
-	ErrorCodeTooLarge:             http.StatusRequestEntityTooLarge,
-	ErrorCodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
-	ErrorCodeNotBootable:          http.StatusUnprocessableEntity,
-	ErrorCodeCanceled:             499, // the usual number for a client that went away
-	ErrorCodeInternal:             http.StatusInternalServerError,
-	ErrorCodeUnsupported:          http.StatusNotImplemented,
-	ErrorCodeUnavailable:          http.StatusServiceUnavailable,
-	ErrorCodeCapacityExceeded:     http.StatusServiceUnavailable,
-	ErrorCodeTimeout:              http.StatusGatewayTimeout,
-	ErrorCodeNoSpace:              http.StatusInsufficientStorage,
+var statusOf = map[api.ErrorCode]int{
+	api.ErrorCodeInvalidArgument:      http.StatusBadRequest,
+	api.ErrorCodeUnauthorized:         http.StatusUnauthorized,
+	api.ErrorCodeForbidden:            http.StatusForbidden,
+	api.ErrorCodeNotFound:             http.StatusNotFound,
+	api.ErrorCodeMethodNotAllowed:     http.StatusMethodNotAllowed,
+	api.ErrorCodeAlreadyExists:        http.StatusConflict,
+	api.ErrorCodeInUse:                http.StatusConflict,
+	api.ErrorCodeNoRuntime:            http.StatusConflict,
+	api.ErrorCodeRuntimeLost:          http.StatusConflict,
+	api.ErrorCodeSandboxDead:          http.StatusGone,
+	api.ErrorCodeTooLarge:             http.StatusRequestEntityTooLarge,
+	api.ErrorCodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
+	api.ErrorCodeNotBootable:          http.StatusUnprocessableEntity,
+	api.ErrorCodeCanceled:             499, // the usual number for a client that went away
+	api.ErrorCodeInternal:             http.StatusInternalServerError,
+	api.ErrorCodeUnsupported:          http.StatusNotImplemented,
+	api.ErrorCodeUnavailable:          http.StatusServiceUnavailable,
+	api.ErrorCodeCapacityExceeded:     http.StatusServiceUnavailable,
+	api.ErrorCodeTimeout:              http.StatusGatewayTimeout,
+	api.ErrorCodeNoSpace:              http.StatusInsufficientStorage,
 }
 
 // refusal is an error that this package itself answers with.
-type refusal struct{ body *Error }
+type refusal struct{ body *api.Error }
 
 func (e *refusal) Error() string { return e.body.Error }
 
 // invalid says that a request can never work.
 func invalid(hint, format string, args ...any) error {
-	return refuse(ErrorCodeInvalidArgument, hint, format, args...)
+	return refuse(api.ErrorCodeInvalidArgument, hint, format, args...)
 }
 
 // unsupported says that this build lacks something.
 func unsupported(format string, args ...any) error {
-	return refuse(ErrorCodeUnsupported, "leave it out", format, args...)
+	return refuse(api.ErrorCodeUnsupported, "leave it out", format, args...)
 }
 
-func refuse(code ErrorCode, hint, format string, args ...any) error {
-	return &refusal{&Error{Code: code, Error: fmt.Sprintf(format, args...), Hint: hint}}
+func refuse(code api.ErrorCode, hint, format string, args ...any) error {
+	return &refusal{&api.Error{Code: code, Error: fmt.Sprintf(format, args...), Hint: hint}}
 }
 
 // describe turns any error into the body of an answer. ctx is what the domain
 // worked under: once it has ended, its cause is the reason, however the domain
 // words it.
-func describe(ctx context.Context, err error) *Error {
+func describe(ctx context.Context, err error) *api.Error {
 	var refused *refusal
 	if ctx.Err() != nil {
 		cause := context.Cause(ctx)
 		switch {
 		case errors.Is(cause, ErrShutdown):
-			return &Error{Code: ErrorCodeUnavailable, Error: ErrShutdown.Error()}
+			return &api.Error{Code: api.ErrorCodeUnavailable, Error: ErrShutdown.Error()}
 		case errors.As(cause, &refused):
 			return refused.body
 		}
-		return &Error{Code: ErrorCodeCanceled, Error: "the client went away"}
+		return &api.Error{Code: api.ErrorCodeCanceled, Error: "the client went away"}
 	}
 	if errors.As(err, &refused) {
 		return refused.body
 	}
 	var fault *sandbox.Error
 	if !errors.As(err, &fault) {
-		return &Error{Code: ErrorCodeInternal, Error: err.Error()}
+		return &api.Error{Code: api.ErrorCodeInternal, Error: err.Error()}
 	}
-	body := &Error{Code: ErrorCode(fault.Code), Error: err.Error(), Hint: fault.Hint}
+	body := &api.Error{Code: api.ErrorCode(fault.Code), Error: err.Error(), Hint: fault.Hint}
 	if _, known := statusOf[body.Code]; !known {
-		body.Code = ErrorCodeInternal
+		body.Code = api.ErrorCodeInternal
 	}
 	return body
 }
@@ -94,7 +94,7 @@ func describe(ctx context.Context, err error) *Error {
 // fail answers a request with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	body := describe(r.Context(), err)
-	if body.Code == ErrorCodeUnauthorized {
+	if body.Code == api.ErrorCodeUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	note(w, slog.String("error", body.Error))
@@ -119,7 +119,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	if err := encode(buf, v); err != nil { // a sandbox sent something that is not JSON
 		buf.Reset()
 		status = http.StatusInternalServerError
-		encode(buf, Error{Code: ErrorCodeInternal, Error: "encoding the answer: " + err.Error()})
+		encode(buf, api.Error{Code: api.ErrorCodeInternal, Error: "encoding the answer: " + err.Error()})
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

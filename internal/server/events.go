@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 )
 
 // maxChunk is how much output one event carries.
@@ -106,15 +106,15 @@ func (e *eventWriter) keepAlive(every time.Duration) (stop func()) {
 // output turns one stream of a command into events.
 type output struct {
 	events *eventWriter
-	wrap   func(text string, bytes []byte) ExecEvent
+	wrap   func(text string, bytes []byte) api.ExecEvent
 }
 
 func (e *eventWriter) stdout() *output {
-	return &output{e, func(t string, b []byte) ExecEvent { return ExecEvent{Stdout: t, StdoutB64: b} }}
+	return &output{e, func(t string, b []byte) api.ExecEvent { return api.ExecEvent{Stdout: t, StdoutB64: b} }}
 }
 
 func (e *eventWriter) stderr() *output {
-	return &output{e, func(t string, b []byte) ExecEvent { return ExecEvent{Stderr: t, StderrB64: b} }}
+	return &output{e, func(t string, b []byte) api.ExecEvent { return api.ExecEvent{Stderr: t, StderrB64: b} }}
 }
 
 // Write sends b as text if it is text, else as base64; a character that two

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -20,8 +20,8 @@ const (
 )
 
 // ExecSandbox runs a command to its end.
-func (s *Server) ExecSandbox(w http.ResponseWriter, r *http.Request, id ID) {
-	var req ExecRequest
+func (s *Server) ExecSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
+	var req api.ExecRequest
 	if _, err := readJSON(w, r, maxExecBody, &req); err != nil {
 		s.fail(w, r, err)
 		return
@@ -42,7 +42,7 @@ func (s *Server) ExecSandbox(w http.ResponseWriter, r *http.Request, id ID) {
 	}
 	s.metrics.exec.Observe(time.Since(start).Seconds())
 	exit := execExit(res)
-	out := ExecResult{
+	out := api.ExecResult{
 		ExitCode:         exit.ExitCode,
 		Signal:           exit.Signal,
 		TimedOut:         exit.TimedOut,
@@ -81,7 +81,7 @@ func noteCommand(w http.ResponseWriter, cmd *sandbox.Command) {
 }
 
 // command checks a request and turns it into a command without output.
-func command(req *ExecRequest, output int64) (cmd sandbox.Command, err error) {
+func command(req *api.ExecRequest, output int64) (cmd sandbox.Command, err error) {
 	cmd = sandbox.Command{Args: req.Args, Env: req.Env, Cwd: req.Cwd, User: req.User}
 	errs := []error{checkArgs(req.Args), checkEnv(req.Env), checkText("user", req.User)}
 	if req.Cwd != "" {
@@ -126,8 +126,8 @@ func checkEnv(env map[string]string) error {
 }
 
 // EvalSandbox evaluates code in the warm runtime.
-func (s *Server) EvalSandbox(w http.ResponseWriter, r *http.Request, id ID) {
-	var req EvalRequest
+func (s *Server) EvalSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
+	var req api.EvalRequest
 	if _, err := readJSON(w, r, maxEvalBody, &req); err != nil {
 		s.fail(w, r, err)
 		return
@@ -151,6 +151,6 @@ func (s *Server) EvalSandbox(w http.ResponseWriter, r *http.Request, id ID) {
 }
 
 // InterruptSandbox interrupts the evaluation that is running.
-func (s *Server) InterruptSandbox(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) InterruptSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
 	s.finish(w, r, s.m.Interrupt(r.Context(), id))
 }

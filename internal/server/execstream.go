@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -20,7 +20,7 @@ import (
 // standard input, one keeps the answer alive. The command is cancelled when
 // either direction of the connection breaks. All three have ended when this
 // returns.
-func (s *Server) ExecSandboxStream(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) ExecSandboxStream(w http.ResponseWriter, r *http.Request, id api.ID) {
 	in := bufio.NewReaderSize(r.Body, 16<<10)
 	cmd, err := s.beginStream(w, r, in)
 	if err != nil {
@@ -47,11 +47,11 @@ func (s *Server) ExecSandboxStream(w http.ResponseWriter, r *http.Request, id ID
 	case err == nil:
 		s.metrics.exec.Observe(time.Since(start).Seconds())
 		exit := execExit(res)
-		events.send(ExecEvent{Exit: &exit})
+		events.send(api.ExecEvent{Exit: &exit})
 	case events.started():
 		body := describe(ctx, err)
 		note(w, slog.String("error", body.Error))
-		events.send(ExecEvent{Error: body})
+		events.send(api.ExecEvent{Error: body})
 	default:
 		input.announce(w)
 		s.fail(w, r, &refusal{describe(ctx, err)})
@@ -66,9 +66,9 @@ func (s *Server) beginStream(w http.ResponseWriter, r *http.Request, in *bufio.R
 	}
 	rc := http.NewResponseController(w)
 	if err := rc.EnableFullDuplex(); err != nil {
-		return cmd, refuse(ErrorCodeUnsupported, "use HTTP/1.1", "streaming over this connection: %v", err)
+		return cmd, refuse(api.ErrorCodeUnsupported, "use HTTP/1.1", "streaming over this connection: %v", err)
 	}
-	var req ExecRequest
+	var req api.ExecRequest
 	rc.SetReadDeadline(time.Now().Add(bodyTime))
 	err = readLine(in, &req)
 	rc.SetReadDeadline(time.Time{})
@@ -135,7 +135,7 @@ func (i *input) end(w http.ResponseWriter) {
 func copyInput(in *bufio.Reader, stdin *io.PipeWriter) error {
 	open := true
 	for {
-		var line ExecInput
+		var line api.ExecInput
 		err := readLine(in, &line)
 		if err == io.EOF {
 			return stdin.Close()

@@ -10,14 +10,14 @@ import (
 	"strconv"
 	"strings"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
 // ReadFile streams a file. Until its first byte an error has a status of its
 // own; after that, only cutting the connection tells the client that the file
 // is not complete.
-func (s *Server) ReadFile(w http.ResponseWriter, r *http.Request, id ID, params ReadFileParams) {
+func (s *Server) ReadFile(w http.ResponseWriter, r *http.Request, id api.ID, params api.ReadFileParams) {
 	length := int64(-1)
 	if params.Length != nil {
 		length = *params.Length
@@ -67,7 +67,7 @@ func (c *content) Write(b []byte) (int, error) {
 var modePattern = regexp.MustCompile(`^0?[0-7]{3,4}$`)
 
 // WriteFile creates or replaces a file with the body.
-func (s *Server) WriteFile(w http.ResponseWriter, r *http.Request, id ID, params WriteFileParams) {
+func (s *Server) WriteFile(w http.ResponseWriter, r *http.Request, id api.ID, params api.WriteFileParams) {
 	opts := sandbox.WriteOptions{User: params.User, Parents: params.Parents, Mode: 0o644}
 	err := errors.Join(checkPath("path", params.Path), checkText("user", params.User))
 	if params.Mode != "" {
@@ -92,7 +92,7 @@ func parseMode(text string) (fs.FileMode, error) {
 }
 
 // RemoveFile removes a file or a directory.
-func (s *Server) RemoveFile(w http.ResponseWriter, r *http.Request, id ID, params RemoveFileParams) {
+func (s *Server) RemoveFile(w http.ResponseWriter, r *http.Request, id api.ID, params api.RemoveFileParams) {
 	note(w, slog.String("path", params.Path))
 	err := checkPath("path", params.Path)
 	if err == nil {
@@ -102,7 +102,7 @@ func (s *Server) RemoveFile(w http.ResponseWriter, r *http.Request, id ID, param
 }
 
 // ListFiles lists a directory.
-func (s *Server) ListFiles(w http.ResponseWriter, r *http.Request, id ID, params ListFilesParams) {
+func (s *Server) ListFiles(w http.ResponseWriter, r *http.Request, id api.ID, params api.ListFilesParams) {
 	err := checkPath("path", params.Path)
 	var all []sandbox.FileInfo
 	if err == nil {
@@ -113,7 +113,7 @@ func (s *Server) ListFiles(w http.ResponseWriter, r *http.Request, id ID, params
 		return
 	}
 	slices.SortFunc(all, func(a, b sandbox.FileInfo) int { return strings.Compare(a.Name, b.Name) })
-	infos := make([]FileInfo, len(all))
+	infos := make([]api.FileInfo, len(all))
 	for i := range all {
 		infos[i] = fileInfo(&all[i])
 	}
@@ -121,7 +121,7 @@ func (s *Server) ListFiles(w http.ResponseWriter, r *http.Request, id ID, params
 }
 
 // StatFile describes a file.
-func (s *Server) StatFile(w http.ResponseWriter, r *http.Request, id ID, params StatFileParams) {
+func (s *Server) StatFile(w http.ResponseWriter, r *http.Request, id api.ID, params api.StatFileParams) {
 	err := checkPath("path", params.Path)
 	var info *sandbox.FileInfo
 	if err == nil {
@@ -135,7 +135,7 @@ func (s *Server) StatFile(w http.ResponseWriter, r *http.Request, id ID, params 
 }
 
 // MakeDir makes a directory.
-func (s *Server) MakeDir(w http.ResponseWriter, r *http.Request, id ID, params MakeDirParams) {
+func (s *Server) MakeDir(w http.ResponseWriter, r *http.Request, id api.ID, params api.MakeDirParams) {
 	note(w, slog.String("path", params.Path))
 	err := checkPath("path", params.Path)
 	if err == nil {
@@ -145,7 +145,7 @@ func (s *Server) MakeDir(w http.ResponseWriter, r *http.Request, id ID, params M
 }
 
 // RenameFile moves a file or a directory.
-func (s *Server) RenameFile(w http.ResponseWriter, r *http.Request, id ID, params RenameFileParams) {
+func (s *Server) RenameFile(w http.ResponseWriter, r *http.Request, id api.ID, params api.RenameFileParams) {
 	note(w, slog.String("path", params.From), slog.String("to", params.To))
 	err := errors.Join(checkPath("from", params.From), checkPath("to", params.To))
 	if err == nil {

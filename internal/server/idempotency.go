@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 )
 
 const (
@@ -30,7 +30,7 @@ type attempt struct {
 	body   [sha256.Size]byte
 	at     time.Time
 	done   chan struct{} // closed when the rest is set
-	result *ForkPartial
+	result *api.ForkPartial
 	err    error
 }
 
@@ -42,7 +42,7 @@ func newIdempotency(now func() time.Time) *idempotency {
 // if this is the first. A failure is not remembered: nothing was made, so the
 // next attempt may try. ctx bounds the waiting, not the fork.
 func (i *idempotency) do(ctx context.Context, key string, body [sha256.Size]byte,
-	fork func() (*ForkPartial, error)) (*ForkPartial, error) {
+	fork func() (*api.ForkPartial, error)) (*api.ForkPartial, error) {
 	a, first, err := i.enter(key, body)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (i *idempotency) enter(key string, body [sha256.Size]byte) (a *attempt, fir
 	i.expire()
 	if a := i.byKey[key]; a != nil {
 		if a.body != body {
-			return nil, false, refuse(ErrorCodeAlreadyExists, "choose a new key for a new request",
+			return nil, false, refuse(api.ErrorCodeAlreadyExists, "choose a new key for a new request",
 				"Idempotency-Key: %s was used with another body", quote(key))
 		}
 		return a, false, nil

@@ -11,14 +11,14 @@ import (
 	"sync"
 	"time"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
 // ListSandboxes lists sandboxes.
 func (s *Server) ListSandboxes(w http.ResponseWriter, _ *http.Request) {
 	all := s.m.Sandboxes()
-	infos := make([]SandboxInfo, len(all))
+	infos := make([]api.SandboxInfo, len(all))
 	for i := range all {
 		infos[i] = sandboxInfo(&all[i])
 	}
@@ -26,7 +26,7 @@ func (s *Server) ListSandboxes(w http.ResponseWriter, _ *http.Request) {
 }
 
 // GetSandbox describes one sandbox.
-func (s *Server) GetSandbox(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) GetSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
 	info, err := s.m.Sandbox(id)
 	if err != nil {
 		s.fail(w, r, err)
@@ -36,7 +36,7 @@ func (s *Server) GetSandbox(w http.ResponseWriter, r *http.Request, id ID) {
 }
 
 // KillSandbox ends a sandbox.
-func (s *Server) KillSandbox(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) KillSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
 	s.finish(w, r, s.m.Kill(id))
 }
 
@@ -50,13 +50,13 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // PingSandbox asks the agent for a sign of life.
-func (s *Server) PingSandbox(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) PingSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
 	pong, err := s.m.Ping(r.Context(), id)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, PingResult{
+	writeJSON(w, http.StatusOK, api.PingResult{
 		Ok:           true,
 		RoundTripMs:  millis(pong.RoundTrip),
 		AgentVersion: pong.AgentVersion,
@@ -67,8 +67,8 @@ func (s *Server) PingSandbox(w http.ResponseWriter, r *http.Request, id ID) {
 // ForkSandboxes forks children. A client that goes away before it has the
 // answer cannot know what to end, so its children are ended; one that gave a
 // key can ask again, so they stay.
-func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params ForkSandboxesParams) {
-	var req ForkRequest
+func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params api.ForkSandboxesParams) {
+	var req api.ForkRequest
 	body, err := readJSON(w, r, maxForkBody, &req)
 	if err != nil {
 		s.fail(w, r, err)
@@ -105,7 +105,7 @@ func (s *Server) forkOnce(w http.ResponseWriter, r *http.Request, key string, bo
 		s.fail(w, r, invalid("", "Idempotency-Key: must have 1 to 255 bytes"))
 		return
 	}
-	result, err := s.retries.do(r.Context(), key, sha256.Sum256(body), func() (*ForkPartial, error) {
+	result, err := s.retries.do(r.Context(), key, sha256.Sum256(body), func() (*api.ForkPartial, error) {
 		return s.fork(context.WithoutCancel(r.Context()), spec)
 	})
 	if err != nil {
@@ -117,14 +117,14 @@ func (s *Server) forkOnce(w http.ResponseWriter, r *http.Request, key string, bo
 
 // fork gives the children that run and the errors of the others. The error is
 // for a fork that made none.
-func (s *Server) fork(ctx context.Context, spec sandbox.ForkSpec) (*ForkPartial, error) {
+func (s *Server) fork(ctx context.Context, spec sandbox.ForkSpec) (*api.ForkPartial, error) {
 	start := time.Now()
 	results, err := s.m.Fork(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
 	s.metrics.fork.Observe(time.Since(start).Seconds())
-	out := &ForkPartial{Sandboxes: make([]SandboxInfo, 0, len(results)), Errors: []ForkError{}}
+	out := &api.ForkPartial{Sandboxes: make([]api.SandboxInfo, 0, len(results)), Errors: []api.ForkError{}}
 	var first error
 	for i, res := range results {
 		if res.Sandbox != nil {
@@ -135,7 +135,7 @@ func (s *Server) fork(ctx context.Context, spec sandbox.ForkSpec) (*ForkPartial,
 			first = res.Err
 		}
 		body := describe(context.Background(), res.Err)
-		out.Errors = append(out.Errors, ForkError{Index: i, Error: body.Error, Code: body.Code, Hint: body.Hint})
+		out.Errors = append(out.Errors, api.ForkError{Index: i, Error: body.Error, Code: body.Code, Hint: body.Hint})
 	}
 	if len(out.Sandboxes) == 0 {
 		return nil, fmt.Errorf("none of %d children could be started: %w", spec.N, first)
@@ -143,7 +143,7 @@ func (s *Server) fork(ctx context.Context, spec sandbox.ForkSpec) (*ForkPartial,
 	return out, nil
 }
 
-func (s *Server) writeFork(w http.ResponseWriter, result *ForkPartial) error {
+func (s *Server) writeFork(w http.ResponseWriter, result *api.ForkPartial) error {
 	note(w, slog.Int("started", len(result.Sandboxes)))
 	var err error
 	if len(result.Errors) == 0 {
@@ -156,7 +156,7 @@ func (s *Server) writeFork(w http.ResponseWriter, result *ForkPartial) error {
 
 // killAll undoes a fork. It does so from a few goroutines, as many children
 // take their time.
-func (s *Server) killAll(result *ForkPartial) {
+func (s *Server) killAll(result *api.ForkPartial) {
 	if result == nil {
 		return
 	}
@@ -174,7 +174,7 @@ func (s *Server) killAll(result *ForkPartial) {
 }
 
 // forkSpec checks a request.
-func forkSpec(req *ForkRequest) (spec sandbox.ForkSpec, err error) {
+func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	switch {
 	case req.PerChildNetns:
 		return spec, unsupported("per_child_netns: this build has no network in sandboxes")

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 )
 
 // Limits that api/openapi.yaml states; those of bodies and lines are in bytes.
@@ -40,7 +40,7 @@ type Config struct {
 type Server struct {
 	m       Manager
 	log     *slog.Logger
-	version Version
+	version api.Version
 	access  access
 	mux     *http.ServeMux
 	metrics *metrics
@@ -59,7 +59,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		m:   cfg.Manager,
 		log: cfg.Log,
-		version: Version{
+		version: api.Version{
 			Version:       cfg.Version,
 			API:           "v1",
 			Engine:        cfg.Engine,
@@ -108,12 +108,12 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	probe := &probeWriter{header: make(http.Header)}
 	s.mux.ServeHTTP(probe, r)
 	if probe.status != http.StatusMethodNotAllowed {
-		s.fail(w, r, refuse(ErrorCodeNotFound, "", "there is no route %s", quote(r.URL.Path)))
+		s.fail(w, r, refuse(api.ErrorCodeNotFound, "", "there is no route %s", quote(r.URL.Path)))
 		return
 	}
 	allow := probe.header.Get("Allow")
 	w.Header().Set("Allow", allow)
-	s.fail(w, r, refuse(ErrorCodeMethodNotAllowed, "use "+allow, "%s is not a method of %s", quote(r.Method), quote(r.URL.Path)))
+	s.fail(w, r, refuse(api.ErrorCodeMethodNotAllowed, "use "+allow, "%s is not a method of %s", quote(r.Method), quote(r.URL.Path)))
 }
 
 // probeWriter keeps the status and the headers of an answer.
@@ -180,7 +180,7 @@ func (s *Server) badParameter(w http.ResponseWriter, r *http.Request, err error)
 
 // GetHealth tells that the daemon answers, and nothing about it.
 func (s *Server) GetHealth(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, Health{Status: HealthStatusOk})
+	writeJSON(w, http.StatusOK, api.Health{Status: api.HealthStatusOk})
 }
 
 // GetVersion tells which daemon answers.

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	. "github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -19,7 +19,7 @@ func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	infos := make([]SnapshotInfo, len(all))
+	infos := make([]api.SnapshotInfo, len(all))
 	for i := range all {
 		infos[i] = snapshotInfo(&all[i])
 	}
@@ -27,7 +27,7 @@ func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
 }
 
 // GetSnapshot describes one snapshot and the chain it stands on.
-func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, tag Tag) {
+func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, tag api.Tag) {
 	if err := checkTag("tag", tag); err != nil {
 		s.fail(w, r, err)
 		return
@@ -57,7 +57,7 @@ func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, tag Tag) {
 
 // DeleteSnapshot removes a snapshot. This build derives no snapshot from
 // another, so cascade finds nothing more to remove.
-func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag Tag, params DeleteSnapshotParams) {
+func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag api.Tag, params api.DeleteSnapshotParams) {
 	if err := checkTag("tag", tag); err != nil {
 		s.fail(w, r, err)
 		return
@@ -68,7 +68,7 @@ func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag Tag,
 		return
 	}
 	body := describe(r.Context(), err)
-	if body.Code == ErrorCodeInUse {
+	if body.Code == api.ErrorCodeInUse {
 		if info, err := s.m.Snapshot(tag); err == nil {
 			body.Dependents = info.Dependents
 		}
@@ -79,7 +79,7 @@ func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag Tag,
 // CreateSnapshot makes a snapshot, and tells of its progress to whom asked for
 // it.
 func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
-	var req SnapshotRequest
+	var req api.SnapshotRequest
 	if _, err := readJSON(w, r, maxSnapshotBody, &req); err != nil {
 		s.fail(w, r, err)
 		return
@@ -108,17 +108,17 @@ func (s *Server) createSnapshotStream(w http.ResponseWriter, r *http.Request, sp
 	out := newEventWriter(w, cancel)
 	stop := out.keepAlive(s.keepAlive)
 	info, err := s.m.CreateSnapshot(ctx, spec, func(p sandbox.Progress) {
-		out.send(SnapshotEvent{Progress: &Progress{Step: p.Step, Message: p.Message, Done: p.Done, Total: p.Total}})
+		out.send(api.SnapshotEvent{Progress: &api.Progress{Step: p.Step, Message: p.Message, Done: p.Done, Total: p.Total}})
 	})
 	stop()
 	switch {
 	case err == nil:
 		done := snapshotInfo(info)
-		out.send(SnapshotEvent{Snapshot: &done})
+		out.send(api.SnapshotEvent{Snapshot: &done})
 	case out.started():
 		body := describe(ctx, err)
 		note(w, slog.String("error", body.Error))
-		out.send(SnapshotEvent{Error: body})
+		out.send(api.SnapshotEvent{Error: body})
 	default:
 		s.fail(w, r, err)
 	}
@@ -138,7 +138,7 @@ func accepts(r *http.Request, want string) bool {
 
 // snapshotSpec checks a request. What it leaves out stays zero; the defaults
 // are the domain's.
-func snapshotSpec(req *SnapshotRequest) (spec sandbox.SnapshotSpec, err error) {
+func snapshotSpec(req *api.SnapshotRequest) (spec sandbox.SnapshotSpec, err error) {
 	for field, value := range map[string]string{"image": req.Image, "kernel": req.Kernel, "rootfs": req.Rootfs} {
 		if value != "" {
 			return spec, unsupported("%s: this build makes snapshots of its own image only", field)

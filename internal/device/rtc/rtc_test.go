@@ -124,7 +124,7 @@ func TestAlarm(t *testing.T) {
 		if l.level() || d.Read(regAlarmStatus, 4) != 1 {
 			t.Error("the alarm went off too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !l.level() || d.Read(regAlarmStatus, 4) != 0 {
 			t.Error("the alarm did not go off")

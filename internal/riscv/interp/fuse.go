@@ -4,6 +4,9 @@ package interp
 // does the work of both, and so saves a dispatch. The second op keeps its slot
 // and its code, for jumps that lead to it and for the rare paths: a case that
 // needs more than the run loop stops at the op that needs it.
+//
+// The pairs are those that the kernel and Python execute most. Half as many again
+// gained nothing that could be measured.
 
 // fusions lists, by first op, what it is fused with; firstOf is the way back.
 var fusions, firstOf = buildFusions()

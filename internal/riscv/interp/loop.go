@@ -863,16 +863,116 @@ func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 			n--
 			set(x, o.rd, get(x, o.rd)>>(uint64(o.imm)&63))
 			o = o.skip(1 * opSize)
+		case opCLdCMv:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCSdCLi:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, uint64(int64(o.imm)))
+			o = o.skip(1 * opSize)
+		case opCLwCLw:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 4, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, uint64(int64(int32(load32(e.To, a)))))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 4, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, uint64(int64(int32(load32(e.To, a)))))
+			o = o.skip(1 * opSize)
+		case opCSdCLd:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+		case opCMvCSd:
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+		case opCMvCBeqz:
+			set(x, o.rd, get(x, o.rs2))
+			o = o.skip(1 * opSize)
+			n--
+			if get(x, o.rs1) == 0 {
+				o = o.skip(int(o.imm))
+			} else {
+				o = o.skip(1 * opSize)
+			}
+		case opCLdSlli:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+			n--
+			set(x, o.rd, get(x, o.rs1)<<(uint64(o.imm)&63))
+			o = o.skip(2 * opSize)
+		case opCLdCSd:
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Loads.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			set(x, o.rd, load64(e.To, a))
+			o = o.skip(1 * opSize)
+			n--
+			a = get(x, o.rs1) + uint64(int64(o.imm))
+			e = c.m.Stores.At(a)
+			if e.Tag != mmu.Tag(a, 8, c.m.Space) {
+				goto slow
+			}
+			store64(e.To, a, get(x, o.rs2))
+			o = o.skip(1 * opSize)
 
 		// All values have a case, so that the dispatch checks no bound.
 
 		case opIllegal, opCross, opCEbreak, opCpop, opCpopw, opAtomic, opFloat, opCSR, opEcall, opEbreak, opSret, opWfi, opFenceI, opSfence, opCboZero, opFarBranch,
-			173, 174, 175, 176, 177, 178, 179, 180, 181, 182, 183, 184, 185, 186, 187, 188,
-			189, 190, 191, 192, 193, 194, 195, 196, 197, 198, 199, 200, 201, 202, 203, 204,
-			205, 206, 207, 208, 209, 210, 211, 212, 213, 214, 215, 216, 217, 218, 219, 220,
-			221, 222, 223, 224, 225, 226, 227, 228, 229, 230, 231, 232, 233, 234, 235, 236,
-			237, 238, 239, 240, 241, 242, 243, 244, 245, 246, 247, 248, 249, 250, 251, 252,
-			253, 254, 255:
+			181, 182, 183, 184, 185, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196,
+			197, 198, 199, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, 210, 211, 212,
+			213, 214, 215, 216, 217, 218, 219, 220, 221, 222, 223, 224, 225, 226, 227, 228,
+			229, 230, 231, 232, 233, 234, 235, 236, 237, 238, 239, 240, 241, 242, 243, 244,
+			245, 246, 247, 248, 249, 250, 251, 252, 253, 254, 255:
 			goto slow
 		}
 		continue

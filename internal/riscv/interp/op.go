@@ -205,9 +205,14 @@ const (
 	opCMvJalFar
 	opLdLd
 	opSlliCSrli
-
-	// numCodes is the number of cases that are used.
-	numCodes
+	opCLdCMv
+	opCSdCLi
+	opCLwCLw
+	opCSdCLd
+	opCMvCSd
+	opCMvCBeqz
+	opCLdSlli
+	opCLdCSd
 )
 
 // narrowCodes and wideCodes name the case for each operation, by length. An
@@ -378,4 +383,12 @@ var pairs = [...]struct{ first, second, both code }{
 	{opCMv, opJalFar, opCMvJalFar},
 	{opLd, opLd, opLdLd},
 	{opSlli, opCSrli, opSlliCSrli},
+	{opCLd, opCMv, opCLdCMv},
+	{opCSd, opCLi, opCSdCLi},
+	{opCLw, opCLw, opCLwCLw},
+	{opCSd, opCLd, opCSdCLd},
+	{opCMv, opCSd, opCMvCSd},
+	{opCMv, opCBeqz, opCMvCBeqz},
+	{opCLd, opSlli, opCLdSlli},
+	{opCLd, opCSd, opCLdCSd},
 }

@@ -307,7 +307,8 @@ func computes(op isa.Op) bool {
 }
 
 // oracleWrong tells whether QEMU 7.2 gets an operation wrong: its CTZW counts on
-// into the upper half of a register whose lower half is zero. TestBits covers it.
+// into the upper half of a register whose lower half is zero. TestCountTrailingZeros
+// covers it.
 func oracleWrong(op isa.Op) bool { return op == isa.CTZW }
 
 func testOperands(t *testing.T, rng *rand.Rand, ops []isa.Op) {

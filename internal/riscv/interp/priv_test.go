@@ -358,6 +358,31 @@ func TestZeroBlock(t *testing.T) {
 }
 
 // TestRetired: the counter is exact, whatever the slices.
+// TestCountTrailingZeros covers CTZW, which the oracle gets wrong when the lower
+// half is zero, beside CTZ (unpriv 28.4.10).
+func TestCountTrailingZeros(t *testing.T) {
+	for _, tc := range []struct{ in, word, double uint64 }{
+		{0, 32, 64},
+		{1, 0, 0},
+		{1 << 31, 31, 31},
+		{1 << 32, 32, 32},
+		{1 << 63, 32, 63},
+		{0xffff_ffff_0000_0000, 32, 32},
+		{0xffff_ffff_8000_0000, 31, 31},
+		{^uint64(0), 0, 0},
+		{0x1234_0000_0001_0000, 16, 16},
+	} {
+		r := newRig(t, func(a *isa.Asm) {
+			a.LI(t0, tc.in)
+			a.Emit(isa.Inst{Op: isa.CTZW, Rd: a0, Rs1: t0}, isa.Inst{Op: isa.CTZ, Rd: a1, Rs1: t0})
+		})
+		r.mustEnd()
+		if r.h.X[a0] != tc.word || r.h.X[a1] != tc.double {
+			t.Errorf("%#x: CTZW gives %d and CTZ %d, want %d and %d", tc.in, r.h.X[a0], r.h.X[a1], tc.word, tc.double)
+		}
+	}
+}
+
 func TestRetired(t *testing.T) {
 	for slice := 1; slice < 12; slice++ {
 		r := newRig(t, func(a *isa.Asm) {
