@@ -3,6 +3,7 @@ package quiet
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,14 +48,24 @@ func Getrandom(p []byte) error {
 
 // SetClock steps CLOCK_REALTIME, given its value in nanoseconds since 1970 at
 // which the machine's time counter was zero. Adding the counter here makes the
-// result right however long the order was under way.
+// result right however long the order was under way. A host that is busy may stop
+// the machine between the reading and the setting, and then it is done again.
 func SetClock(zero int64) error {
-	counter, err := counterNS()
-	if err != nil {
-		return err
-	}
-	if errno := setClock(zero + counter); errno != 0 {
-		return os.NewSyscallError("clock_settime", errno)
+	const (
+		tries  = 8
+		within = int64(2 * time.Millisecond)
+	)
+	for range tries {
+		before, err := counterNS()
+		if err != nil {
+			return err
+		}
+		if errno := setClock(zero + before); errno != 0 {
+			return os.NewSyscallError("clock_settime", errno)
+		}
+		if after, _ := counterNS(); after-before < within {
+			break
+		}
 	}
 	return nil
 }
