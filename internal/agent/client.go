@@ -15,6 +15,9 @@ import (
 // ErrLost means that the guest did not answer, or stopped in the middle of an answer: it is gone, or does not run the agent.
 var ErrLost = errors.New("the guest agent does not answer")
 
+// errGarbled means that the guest's bytes are no answer to what it was asked.
+var errGarbled = errors.New("unreadable answer")
+
 // DialFunc opens a stream connection to a port in the guest.
 type DialFunc func(ctx context.Context, port uint32) (net.Conn, error)
 
@@ -127,7 +130,7 @@ func request[R any](ctx context.Context, c *Client, op wire.Op, args any) (R, er
 func decode[R any](payload []byte) (R, error) {
 	var r R
 	if err := json.Unmarshal(payload, &r); err != nil {
-		return r, fmt.Errorf("%w: unreadable reply: %v", ErrLost, err)
+		return r, fmt.Errorf("%w: %w: %v", ErrLost, errGarbled, err)
 	}
 	return r, nil
 }
@@ -211,7 +214,7 @@ func (c *call) next() (wire.Type, []byte, error) {
 }
 
 func (c *call) unexpected(kind wire.Type) error {
-	return fmt.Errorf("%w: frame of type %d has no place here", ErrLost, kind)
+	return fmt.Errorf("%w: %w: frame of type %d has no place here", ErrLost, errGarbled, kind)
 }
 
 // lost explains a broken connection: by the end of the context, or else by the guest.

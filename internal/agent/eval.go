@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -201,10 +202,15 @@ func (c *Client) recover(ctx context.Context, e *evaluator, cause error) error {
 		return err
 	}
 	e.learn(info)
-	if info.Starts == before.Starts {
-		return cause
+	switch {
+	case info.Starts != before.Starts:
+		return &RestartedError{Runtime: info.Name, Cause: info.LastExit}
+	case errors.Is(cause, wire.ErrFrameTooLarge), errors.Is(cause, errGarbled):
+		// The code wrote to a descriptor of its interpreter. A new connection is in step again.
+		return wire.Errorf(wire.CodeRuntimeFailed, "", "the answer of runtime %s could not be read (%v); its state is kept", info.Name, cause)
 	}
-	return &RestartedError{Runtime: info.Name, Cause: info.LastExit}
+	// It closed its end: it is dying and has not been missed yet, or the code closed its descriptors.
+	return c.replace(e, "closed its connection")
 }
 
 // interruptLater interrupts an evaluation whose caller has left.
@@ -239,7 +245,7 @@ func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
 			g.timedOut = true
 			c.interruptLater(e, id)
 		}
-		g.killed = c.replace(e)
+		g.killed = c.replace(e, "")
 	}()
 	return g
 }
@@ -251,8 +257,9 @@ func (g *guard) end() (timedOut bool, killed error) {
 	return g.timedOut, g.killed
 }
 
-// replace kills a runtime that does not react.
-func (c *Client) replace(e *evaluator) error {
+// replace kills a runtime that is of no more use: it did what cause says, or, without a cause, did not react to the
+// interrupt at its time limit.
+func (c *Client) replace(e *evaluator, cause string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	before := e.known()
@@ -262,7 +269,7 @@ func (c *Client) replace(e *evaluator) error {
 		return err
 	}
 	e.learn(info)
-	return &RestartedError{Runtime: info.Name, Cause: info.LastExit, TimedOut: true}
+	return &RestartedError{Runtime: info.Name, Cause: cmp.Or(cause, info.LastExit), TimedOut: cause == ""}
 }
 
 // connection returns the kept connection, or a new one.

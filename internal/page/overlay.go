@@ -268,7 +268,7 @@ func (o *Overlay) Close() {
 			pages = append(pages, s.page)
 		}
 	}
-	o.pages = table{}
+	o.pages, o.packed, o.hidden = table{}, nil, 0
 	o.arena.Free(pages...)
 	o.base.Release()
 	o.base = nil // a later use is then a clear fault, not a stale page

@@ -98,6 +98,19 @@ func TestPackedPagesCountForTheQuota(t *testing.T) {
 	mustWrite(t, o, 1)
 }
 
+func TestClosedOverlayHoldsNothing(t *testing.T) {
+	empty := NewStack(8)
+	defer empty.Release()
+	o := NewOverlay(empty, NewArena(), 0)
+	mustWrite(t, o, 1)[0]++
+	o.Pack()
+	mustWrite(t, o, 2)[0]++
+	o.Close()
+	if o.Pages() != 0 || o.Bytes() != 0 {
+		t.Errorf("a closed overlay holds %d pages in %d bytes", o.Pages(), o.Bytes())
+	}
+}
+
 // BenchmarkPack is a child after its first eval: 500 pages, few words changed.
 func BenchmarkPack(b *testing.B) {
 	const pages = 500

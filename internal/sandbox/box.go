@@ -46,7 +46,7 @@ type box struct {
 	mu     sync.Mutex
 	timer  *time.Timer // of the lifetime; guarded by mu
 	rest   rest        // guarded by mu
-	reason string      // why it was lost, if not through the machine; guarded by mu
+	reason string      // why it ended, if not through the machine; guarded by mu
 }
 
 // activate makes the child itself: it starts the machine and has the guest's
@@ -73,7 +73,7 @@ func (b *box) refresh() error {
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTime)
 	defer cancel()
 	if err := b.machine.Start(); err != nil {
-		return b.dead(err)
+		return b.dead()
 	}
 	id := b.identity()
 	if err := b.agent.Refresh(ctx, &id); err != nil {
@@ -81,7 +81,7 @@ func (b *box) refresh() error {
 		b.reason = "the guest could not be made itself after the fork: " + err.Error()
 		b.mu.Unlock()
 		b.machine.Pause()
-		return b.dead(err)
+		return b.dead()
 	}
 	return nil
 }
@@ -102,17 +102,25 @@ func (b *box) identity() wire.Refresh {
 // ready returns once the child may be used.
 func (b *box) ready(ctx context.Context) error {
 	if b.state() != Running {
-		return b.dead(machine.ErrEnded)
+		return b.dead()
 	}
 	return b.activate(ctx)
 }
 
-// dead is the error for a guest that cannot be reached any more.
-func (b *box) dead(cause error) error {
-	return &Error{
-		Code: SandboxDead, Message: fmt.Sprintf("sandbox %s has ended (%s)", b.id, b.endReason()), Err: cause,
-		Hint: "fork another one; `forkd ls` shows how it ended",
+// dead is the error for a guest that cannot be reached any more. How the
+// connection to it broke is nobody's concern; why it ended is.
+func (b *box) dead() error {
+	return fail(SandboxDead, "fork another one", "sandbox %s has ended: %s", b.id, b.endReason())
+}
+
+// giveUp ends the sandbox for a reason of the host's.
+func (b *box) giveUp(reason string) {
+	b.mu.Lock()
+	if b.reason == "" {
+		b.reason = reason
 	}
+	b.mu.Unlock()
+	b.close()
 }
 
 func (b *box) state() State {

@@ -49,6 +49,8 @@ var commandLine = strings.Join([]string{
 
 // build makes a snapshot from nothing but packages.
 func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Progress)) error {
+	m.images.RLock()
+	defer m.images.RUnlock()
 	img, err := image.Build(ctx, image.Options{
 		Home: m.opts.Home, Mirror: spec.Mirror, Packages: spec.Packages, Agent: m.opts.Agent,
 		Progress: func(p image.Progress) {
@@ -211,7 +213,11 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 		ImageKey: p.img.Key,
 	}
 	if p.spec.Runtime == runtimePython {
-		progress(Progress{Step: stepWarm, Message: "starting Python and importing " + strings.Join(p.spec.Modules, ", ")})
+		message := "starting Python"
+		if len(p.spec.Modules) > 0 {
+			message += " and importing " + strings.Join(p.spec.Modules, ", ")
+		}
+		progress(Progress{Step: stepWarm, Message: message})
 		info, err := p.agent.StartRuntime(ctx, wire.RuntimeStart{Name: runtimePython, Imports: p.spec.Modules, Warmup: p.spec.WarmUp})
 		if err != nil {
 			return err

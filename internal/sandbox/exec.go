@@ -175,6 +175,7 @@ var guestCodes = map[wire.Code]Code{
 	wire.CodeNoSpace:       NoSpace,
 	wire.CodeExhausted:     CapacityExceeded,
 	wire.CodeQuiesced:      Unavailable,
+	wire.CodeRuntimeFailed: InvalidArgument,
 }
 
 // guestError turns what the agent's client fails with into an Error.
@@ -194,7 +195,7 @@ func (b *box) guestError(err error, format string, args ...any) error {
 		b.awaitEnd()
 	}
 	if b.state() != Running {
-		return b.dead(err)
+		return b.dead()
 	}
 	if lost {
 		return &Error{Code: SandboxDead, Message: "sandbox " + b.id + " does not answer", Err: err,
@@ -210,6 +211,9 @@ const endTime = time.Second
 // awaitEnd waits for the end of a guest that does not answer. One that goes down
 // drops its connections before it is off, and the reason is known only then.
 func (b *box) awaitEnd() {
+	if b.lost() != "" {
+		return
+	}
 	select {
 	case <-b.machine.Done():
 	case <-time.After(endTime):

@@ -53,7 +53,7 @@ func (m *Manager) Fork(ctx context.Context, spec ForkSpec) ([]ForkResult, error)
 	}
 	if err := ctx.Err(); err != nil {
 		for _, b := range boxes {
-			m.drop(b)
+			m.drop(b, reasonRefused)
 		}
 		return nil, wrap(err, "forking %q", spec.Tag)
 	}
@@ -144,7 +144,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, spec ForkSpec) (*box, 
 	}
 	if spec.Lifetime > 0 {
 		b.expires = b.created.Add(spec.Lifetime)
-		b.timer = time.AfterFunc(spec.Lifetime, func() { m.drop(b) })
+		b.timer = time.AfterFunc(spec.Lifetime, func() { m.drop(b, reasonExpired) })
 	}
 	return b, m.register(b)
 }
@@ -182,15 +182,23 @@ func (m *Manager) wake(ctx context.Context, spec ForkSpec, boxes []*box, results
 		wg.Go(func() {
 			if err := b.activate(ctx); err != nil {
 				results[i].Err = wrap(err, "starting child %d of %q", i, spec.Tag)
-				m.drop(b)
+				m.drop(b, reasonRefused)
 			}
 		})
 	}
 	wg.Wait()
 }
 
+// Reasons of the host to end a sandbox.
+const (
+	reasonKilled  = "it was killed"
+	reasonExpired = "its lifetime is over"
+	reasonRemoved = "its snapshot was removed by force"
+	reasonRefused = "the fork that made it failed"
+)
+
 // drop ends a sandbox and forgets it.
-func (m *Manager) drop(b *box) {
+func (m *Manager) drop(b *box, reason string) {
 	if b == nil {
 		return
 	}
@@ -199,7 +207,7 @@ func (m *Manager) drop(b *box) {
 		delete(m.boxes, b.id)
 	}
 	m.mu.Unlock()
-	b.close()
+	b.giveUp(reason)
 	m.trimSoon()
 }
 
@@ -261,7 +269,7 @@ func (m *Manager) Kill(id string) error {
 	if err != nil {
 		return err
 	}
-	m.drop(b)
+	m.drop(b, reasonKilled)
 	return nil
 }
 

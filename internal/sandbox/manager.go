@@ -53,6 +53,7 @@ type Manager struct {
 	building keyedLock     // one creation per tag at a time
 	active   chan struct{} // activations in progress
 	trimming atomic.Bool   // a trim is due
+	images   sync.RWMutex  // held for reading while an image is in use
 
 	mu     sync.Mutex
 	warm   map[string]*source // opened snapshots by tag; guarded by mu

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/forkd-dev/forkd/internal/image"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -85,7 +86,7 @@ func (m *Manager) RemoveSnapshot(tag string, force bool) error {
 		}
 		for _, id := range ids {
 			if b, err := m.box(id); err == nil {
-				m.drop(b)
+				m.drop(b, reasonRemoved)
 			}
 		}
 	}
@@ -96,12 +97,38 @@ func (m *Manager) RemoveSnapshot(tag string, force bool) error {
 		return wrap(err, "removing snapshot %q", tag)
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if s := m.warm[tag]; s != nil {
 		delete(m.warm, tag)
 		s.snap.Release()
 	}
+	m.mu.Unlock()
+	m.pruneImages()
 	return nil
+}
+
+// pruneImages removes the images that no snapshot was made from, but for the
+// newest: that is likely to be wanted again. While a snapshot is being made it
+// does nothing. What it cannot remove it tries again the next time.
+func (m *Manager) pruneImages() {
+	if !m.images.TryLock() {
+		return
+	}
+	defer m.images.Unlock()
+	used := make(map[string]bool)
+	for _, e := range m.store.List() {
+		if e.Manifest != nil {
+			used[e.Manifest.ImageKey] = true
+		}
+	}
+	images, _ := image.List(m.opts.Home)
+	for i, img := range images {
+		if i == 0 || used[img.Key] {
+			continue
+		}
+		if err := image.Remove(context.Background(), m.opts.Home, img.Key); err != nil {
+			m.opts.Log.Warn("removing an image that no snapshot uses", "image", img.Key, "error", err)
+		}
+	}
 }
 
 // shorten names a few of many ids.
@@ -170,6 +197,9 @@ func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
 	defaulted(&spec.VCPUs, 1)
 	if spec.Runtime == "" {
 		spec.Runtime = runtimePython
+	}
+	if spec.Runtime == runtimePython && spec.Modules == nil {
+		spec.Modules = []string{"numpy"}
 	}
 	switch {
 	case spec.Runtime != runtimePython && spec.Runtime != runtimeNone:

@@ -107,7 +107,7 @@ type SnapshotSpec struct {
 	Packages  []string   // Debian packages besides the default set
 	Mirror    string     // Debian mirror; default from the environment
 	Runtime   string     // "python" (default) or "none"
-	Modules   []string   // imported by the runtime; default numpy
+	Modules   []string   // imported by the runtime; nil: numpy
 	WarmUp    []string   // evaluated once, then forgotten
 	Setup     [][]string // commands run before the runtime starts
 }

@@ -186,7 +186,7 @@ func (e *execution) finish(exit wire.Exit) {
 	e.setStatus(&exit)
 	exit.StdoutBytes, exit.StdoutCut = e.stdout.total, e.stdout.cut()
 	exit.StderrBytes, exit.StderrCut = e.stderr.total, e.stderr.cut()
-	exit.Background = e.cgroup.Populated()
+	exit.Background = !e.killed && e.cgroup.Populated() // what was killed with it may take a moment to be gone
 	if !e.cgroup.Close() {
 		e.mu.Lock()
 		e.emptying = append(e.emptying, e.cgroup)

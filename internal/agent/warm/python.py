@@ -554,6 +554,17 @@ def receive(control):
     return json.loads(data[5:])
 
 
+def last_payload(frames):
+    """Returns what the last of some frames carries."""
+    at = 0
+    while True:
+        size, _ = HEADER.unpack_from(frames, at)
+        end = at + HEADER.size + size
+        if end >= len(frames):
+            return json.loads(frames[at + HEADER.size : end])
+        at = end
+
+
 def warm_up(runtime, config):
     """Imports and exercises what the configuration names. Raises what goes wrong."""
     for module in config["imports"]:
@@ -563,10 +574,9 @@ def warm_up(runtime, config):
         for n in range(10):  # the interpreter adapts its code to what it sees; half of the runs compile anew
             if n < 5:
                 runtime.expressions.pop(code, None)
-            frames = runtime.evaluate({"id": 1, "code": code})
-            result = json.loads(frames[frames.rindex(b'{"id":1') :]) if b'"error"' not in frames else None
-        if result is None:
-            raise RuntimeError(f"warm-up code failed: {code!r}\n{frames.decode('utf-8', 'replace')}")
+            error = last_payload(runtime.evaluate({"id": 1, "code": code})).get("error")
+            if error:
+                raise RuntimeError(f"warm-up code {code!r} failed:\n{error['traceback']}")
 
 
 def main():

@@ -1,0 +1,39 @@
+package sandbox
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+func TestCheckSpec(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		spec    SnapshotSpec
+		code    Code // empty: accepted
+		modules []string
+	}{
+		{"defaults", SnapshotSpec{Tag: "x"}, "", []string{"numpy"}},
+		{"no modules", SnapshotSpec{Tag: "x", Modules: []string{}}, "", nil},
+		{"own modules", SnapshotSpec{Tag: "x", Modules: []string{"json"}}, "", []string{"json"}},
+		{"no runtime", SnapshotSpec{Tag: "x", Runtime: "none"}, "", nil},
+		{"modules without a runtime", SnapshotSpec{Tag: "x", Runtime: "none", Modules: []string{"json"}}, InvalidArgument, nil},
+		{"unknown runtime", SnapshotSpec{Tag: "x", Runtime: "ruby"}, InvalidArgument, nil},
+		{"bad tag", SnapshotSpec{Tag: "a/b"}, InvalidArgument, nil},
+		{"little memory", SnapshotSpec{Tag: "x", MemoryMiB: 64}, InvalidArgument, nil},
+		{"odd memory", SnapshotSpec{Tag: "x", MemoryMiB: 513}, InvalidArgument, nil},
+		{"huge disk", SnapshotSpec{Tag: "x", DiskMiB: maxDiskMiB + 1}, InvalidArgument, nil},
+		{"two vCPUs", SnapshotSpec{Tag: "x", VCPUs: 2}, Unsupported, nil},
+	} {
+		got, err := checkSpec(tc.spec)
+		var e *Error
+		switch {
+		case tc.code == "" && err != nil:
+			t.Errorf("%s: %v", tc.name, err)
+		case tc.code != "" && (!errors.As(err, &e) || e.Code != tc.code):
+			t.Errorf("%s: %v, want code %s", tc.name, err, tc.code)
+		case tc.code == "" && !slices.Equal(got.Modules, tc.modules):
+			t.Errorf("%s: modules %v, want %v", tc.name, got.Modules, tc.modules)
+		}
+	}
+}
