@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/forkd-dev/forkd/client/internal/rest"
@@ -111,7 +112,8 @@ func (c *Client) check(resp *http.Response, err error, want ...int) (*http.Respo
 	return nil, fromResponse(resp)
 }
 
-// transportError tells a daemon that is not there from other failures.
+// transportError tells a daemon that is not there, and one that has gone, from
+// other failures.
 func (c *Client) transportError(err error) error {
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
@@ -121,6 +123,11 @@ func (c *Client) transportError(err error) error {
 	if errors.As(err, &op) && op.Op == "dial" {
 		cause := op.Err
 		return &ConnectError{URL: c.url, Err: cause}
+	}
+	for _, lost := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, lost) {
+			return &LostError{URL: c.url, Err: err}
+		}
 	}
 	return err
 }

@@ -115,6 +115,32 @@ func TestWrongAnswers(t *testing.T) {
 	})
 }
 
+// TestLostDaemon: a daemon that dies in the middle of a request is told from one
+// that was never there.
+func TestLostDaemon(t *testing.T) {
+	for name, sent := range map[string]string{
+		"before the answer": "",
+		"in a stream":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n{\"stdout\":\"half\"}\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.WriteString(conn, sent)
+				conn.Close()
+			})
+			_, err := c.Run(context.Background(), "x", Command{Args: []string{"true"}})
+			var lost *LostError
+			if !errors.As(err, &lost) || lost.URL != c.URL() {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 func TestStreamIsCut(t *testing.T) {
 	for name, body := range map[string]string{
 		"before all":    "",
@@ -183,8 +209,10 @@ func TestNamesAreEscaped(t *testing.T) {
 }
 
 func TestFromEnv(t *testing.T) {
-	home := t.TempDir()
-	t.Setenv("FORKD_HOME", home)
+	data := t.TempDir()
+	home := filepath.Join(data, "forkd")
+	t.Setenv("XDG_DATA_HOME", data)
+	t.Setenv("FORKD_HOME", "")
 	t.Setenv("FORKD_URL", "")
 	want := func(url string) {
 		t.Helper()
@@ -198,6 +226,12 @@ func TestFromEnv(t *testing.T) {
 		}
 	}
 	want(DefaultURL)
+	t.Setenv("FORKD_HOME", "/nobody/here")
+	want("unix:///nobody/here/forkd.sock")
+	t.Setenv("FORKD_HOME", "")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(Socket(home), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

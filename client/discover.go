@@ -29,8 +29,9 @@ func Home() (string, error) {
 func Socket(home string) string { return filepath.Join(home, "forkd.sock") }
 
 // FromEnv returns a client for the daemon that the environment names: FORKD_URL
-// with FORKD_TOKEN; without the former, the Unix socket of this user's daemon
-// if there is one, else DefaultURL.
+// with FORKD_TOKEN; without the former, the Unix socket in FORKD_HOME; without
+// that too, the Unix socket of this user's daemon if there is one, else
+// DefaultURL.
 func FromEnv() (*Client, error) {
 	cfg := Config{URL: os.Getenv("FORKD_URL"), Token: os.Getenv("FORKD_TOKEN")}
 	if cfg.URL == "" {
@@ -38,7 +39,8 @@ func FromEnv() (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := os.Stat(Socket(home)); err == nil {
+		// Who names a home means its daemon, and not the one that has the port.
+		if _, err := os.Stat(Socket(home)); err == nil || os.Getenv("FORKD_HOME") != "" {
 			cfg.URL = "unix://" + Socket(home)
 		}
 	}

@@ -39,6 +39,19 @@ func (e *ConnectError) Error() string {
 
 func (e *ConnectError) Unwrap() error { return e.Err }
 
+// LostError tells that the daemon went away, or broke the connection, before it
+// had answered. What was asked may have been done or not.
+type LostError struct {
+	URL string
+	Err error
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("the daemon at %s went away before it had answered", e.URL)
+}
+
+func (e *LostError) Unwrap() error { return e.Err }
+
 func fromBody(status int, body *api.Error) *Error {
 	return &Error{Status: status, Code: body.Code, Message: body.Error, Hint: body.Hint, Dependents: body.Dependents}
 }

@@ -59,9 +59,6 @@ func (c *Client) Run(ctx context.Context, id string, cmd Command) (*ExecExit, er
 	for {
 		var event api.ExecEvent
 		if err := lines.next(&event); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = errors.New("the daemon stopped answering half way")
-			}
 			return nil, errors.Join(body.failure(), fmt.Errorf("running the command: %w", c.transportError(err)))
 		}
 		switch {

@@ -2,9 +2,7 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/forkd-dev/forkd/api"
@@ -22,8 +20,6 @@ func (c *Client) CreateSnapshot(ctx context.Context, req SnapshotRequest, progre
 	for {
 		var event api.SnapshotEvent
 		switch err := lines.next(&event); {
-		case errors.Is(err, io.EOF):
-			return nil, errors.New("making the snapshot: the daemon stopped answering half way")
 		case err != nil:
 			return nil, fmt.Errorf("making the snapshot: %w", c.transportError(err))
 		case event.Error != nil:

@@ -6,6 +6,7 @@ import "github.com/forkd-dev/forkd/api"
 type (
 	EvalRequest     = api.EvalRequest
 	EvalResult      = api.EvalResult
+	EvalError       = api.EvalError
 	ExecExit        = api.ExecExit
 	ExecRequest     = api.ExecRequest
 	ExecResult      = api.ExecResult

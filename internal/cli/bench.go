@@ -168,7 +168,7 @@ func (b *bench) settle(ctx context.Context) error {
 
 // with forks n children, passes them to use and ends them, come what may.
 func (b *bench) with(ctx context.Context, n int, use func([]client.SandboxInfo) error) error {
-	boxes, err := fork(ctx, b.c, client.ForkRequest{SnapshotTag: b.tag, N: &n, TimeoutSecs: client.Ptr(ownLife)})
+	boxes, err := fork(ctx, b.c, client.ForkRequest{Tag: b.tag, N: &n, TimeoutSecs: client.Ptr(ownLife)})
 	if err != nil {
 		return err
 	}

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/daemon/launch"
 )
@@ -32,15 +36,15 @@ type App struct {
 const (
 	exitFailure = 1
 	exitUsage   = 2
-	exitTimeout = 124 // of a command that exec or run runs
+	exitTimeout = 124 // of a command that exec or run runs, and of eval's code
 	exitForkd   = 125 // exec and run: forkd itself failed, not the command
 	exitSignal  = 128 // plus the signal's number
 )
 
 // Main runs the command line and returns the exit status: 0 for success, 1 for
 // failure, 2 for wrong usage, 128+n when signal n ended it. exec and run give the
-// status of the command they run; for them, forkd's own failure is 125 and a
-// timeout 124.
+// status of the command they run; for them, forkd's own failure is 125. A timeout
+// is 124 for them and for eval.
 func Main(app App, args []string) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -136,7 +140,7 @@ func report(ctx context.Context, io *Streams, err error) int {
 	case errors.As(context.Cause(ctx), &sig):
 		fmt.Fprintf(io.Err, "forkd: error: %s\n", sig)
 		return exitSignal + int(sig.sig)
-	case errors.Is(err, syscall.EPIPE) && !errors.As(err, new(*client.ConnectError)):
+	case errors.Is(err, syscall.EPIPE) && !errors.As(err, new(*client.ConnectError)) && !errors.As(err, new(*client.LostError)):
 		return exitSignal + int(syscall.SIGPIPE)
 	case errors.As(err, &use):
 		code = exitUsage
@@ -145,6 +149,8 @@ func report(ctx context.Context, io *Streams, err error) int {
 			return with.status
 		}
 		code = with.status
+	case client.IsCode(err, api.ErrorCodeInvalidArgument):
+		code = exitUsage // the daemon found the mistake, but it is no other
 	}
 	for _, err := range parts(err) {
 		fmt.Fprintf(io.Err, "forkd: error: %s\n", err)
@@ -175,22 +181,48 @@ func hintOf(err error) string {
 	var remote *client.Error
 	var local *launch.Error
 	var connect *client.ConnectError
+	var lost *client.LostError
 	var other interface{ Hint() string }
 	switch {
 	case errors.As(err, &own):
 		return own.hint
 	case errors.As(err, &use):
 		return use.hint
+	case errors.As(err, &remote) && remote.Code == api.ErrorCodeUnauthorized:
+		return "set FORKD_TOKEN to the token of the daemon" // which tells strangers nothing
 	case errors.As(err, &remote):
 		return remote.Hint
 	case errors.As(err, &local):
 		return local.Hint
 	case errors.As(err, &connect):
-		return "start it with `forkd serve`, or unset FORKD_URL to use your own"
+		return connectHint(connect)
+	case errors.As(err, &lost):
+		return lostHint(lost)
 	case errors.As(err, &other):
 		return other.Hint()
 	}
 	return ""
+}
+
+func connectHint(e *client.ConnectError) string {
+	switch {
+	case errors.Is(e, fs.ErrPermission):
+		return "the daemon is another user's; unset FORKD_URL and FORKD_HOME to use your own"
+	case strings.HasPrefix(e.URL, "unix:") && !noDaemon(e):
+		return "check FORKD_HOME, or name a daemon with FORKD_URL"
+	}
+	return "start it with `forkd serve`, or unset FORKD_URL to use your own"
+}
+
+// lostHint names the log of a daemon that was started here.
+func lostHint(e *client.LostError) string {
+	if socket, local := strings.CutPrefix(e.URL, "unix://"); local {
+		log := launch.LogFile(filepath.Dir(socket))
+		if _, err := os.Stat(log); err == nil {
+			return "see why in " + log
+		}
+	}
+	return "see why in the daemon's log"
 }
 
 func newRoot(f *factory) *cobra.Command {
@@ -220,7 +252,7 @@ Begin with "forkd quickstart".`,
 	root.SetOut(f.io.Out)
 	root.SetErr(f.io.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{msg: err.Error(), hint: fmt.Sprintf("see `%s --help`", cmd.CommandPath())}
+		return &usageError{msg: flagError(err), hint: fmt.Sprintf("see `%s --help`", cmd.CommandPath())}
 	})
 	addCommands(root, f)
 	return root
@@ -238,7 +270,7 @@ func addCommands(root *cobra.Command, f *factory) {
 		"start": {newQuickstart(f), newDoctor(f), newRun(f)},
 		"box":   {newFork(f), newExec(f), newEval(f), newPing(f), newLs(f), newKill(f)},
 		"snap":  {newSnapshot(f), newImages(f), newSnapshotInfo(f), newRmi(f)},
-		"host":  {newServe(f), newBench(f), newVersion(f)},
+		"host":  {newServe(f), newStop(f), newBench(f), newVersion(f)},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = group
@@ -246,39 +278,5 @@ func addCommands(root *cobra.Command, f *factory) {
 		}
 	}
 	root.AddCommand(newEnvironment(), newExitCodes())
-}
-
-// newEnvironment is a help topic.
-func newEnvironment() *cobra.Command {
-	return &cobra.Command{
-		Use:   "environment",
-		Short: "Environment variables that forkd reads",
-		Long: `FORKD_URL            where the daemon is: http://host:port or unix:///path. When it is
-                     not set, your own daemon is used, and started if needed.
-FORKD_TOKEN          bearer token that the daemon demands and clients send
-FORKD_TAG            snapshot to use when no --tag is given; pyagent otherwise
-FORKD_HOME           where the daemon keeps its data; $XDG_DATA_HOME/forkd or
-                     ~/.local/share/forkd otherwise
-FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
-                     sources otherwise`,
-	}
-}
-
-// newExitCodes is a help topic.
-func newExitCodes() *cobra.Command {
-	return &cobra.Command{
-		Use:   "exit-codes",
-		Short: "Exit statuses of forkd",
-		Long: `0      success
-1      failure
-2      wrong usage
-128+n  ended by signal n, for example 130 by Ctrl-C
-
-exec and run give the exit status of the command they run. Beyond that
-124    the command took longer than --timeout
-125    forkd itself failed, so the command may not have run
-126    the command cannot be executed
-127    the command was not found
-128+n  the command was ended by signal n`,
-	}
+	strictHelp(root)
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -129,7 +131,7 @@ func stopDaemon(home string) {
 
 // terminal runs a command line with all streams on a terminal, against a fake
 // daemon, and returns what it wrote.
-func terminal(t *testing.T, fake *servertest.Fake, input string, args ...string) (status int, out, errs string) {
+func terminal(t *testing.T, fake server.Manager, input string, args ...string) (status int, out, errs string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -245,6 +247,52 @@ func TestPartialFork(t *testing.T) {
 	}
 	if left := fake.Sandboxes(); len(left) != 2 {
 		t.Errorf("quickstart ends what it made, there are %d", len(left))
+	}
+}
+
+// TestKillRace: of two that end the same sandboxes, none fails.
+func TestKillRace(t *testing.T) {
+	fake := newFake(t.TempDir())
+	if status, _, errs := terminal(t, fake, "", "fork", "-t", "base", "-n", "3"); status != 0 {
+		t.Fatal(errs)
+	}
+	late := &lateFake{fake}
+	status, out, errs := terminal(t, late, "", "kill", "--all", "--json")
+	if status != 0 || errs != "" || !strings.Contains(out, "sb-0002") || strings.Contains(out, "sb-0001") {
+		t.Errorf("kill --all: %d %q %q", status, out, errs)
+	}
+}
+
+// lateFake loses its first sandbox as soon as it has been listed.
+type lateFake struct{ *servertest.Fake }
+
+func (f *lateFake) Sandboxes() []sandbox.Info {
+	all := f.Fake.Sandboxes()
+	f.Fake.Kill(all[0].ID)
+	return all
+}
+
+func TestConnectionHints(t *testing.T) {
+	home := t.TempDir()
+	log := launch.LogFile(home)
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"lost, with a log":    {&client.LostError{URL: "unix://" + client.Socket(home), Err: io.EOF}, log},
+		"lost, without":       {&client.LostError{URL: "unix:///nobody/here", Err: io.EOF}, "the daemon's log"},
+		"lost, far away":      {&client.LostError{URL: "http://far:1", Err: io.EOF}, "the daemon's log"},
+		"another user's":      {&client.ConnectError{URL: "unix:///s", Err: syscall.EACCES}, "another user's"},
+		"a path without end":  {&client.ConnectError{URL: "unix:///s", Err: syscall.EINVAL}, "FORKD_HOME"},
+		"none on this socket": {&client.ConnectError{URL: "unix:///s", Err: syscall.ENOENT}, "forkd serve"},
+		"none on this port":   {&client.ConnectError{URL: "http://x:1", Err: syscall.ECONNREFUSED}, "forkd serve"},
+	} {
+		if got := hintOf(fmt.Errorf("doing it: %w", c.err)); !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }
 

@@ -25,8 +25,9 @@ func newEval(f *factory) *cobra.Command {
 		Short: "Evaluate code in a sandbox's warm runtime",
 		Long: `Evaluate an expression or statements in the warm runtime of a sandbox. State is kept
 between evaluations. What the code prints is passed on, then comes its value. An
-exception's traceback goes to standard error and the exit status is 1. The code "-"
-is read from standard input.`,
+exception's traceback goes to standard error and the exit status is 1, or 124 when
+the code was interrupted because of its time limit. The code "-" is read from
+standard input.`,
 		Example: `  forkd eval 'numpy.zeros(5).tolist()'`,
 		Args:    atLeast(1, "code"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
@@ -66,7 +67,7 @@ func (o *evalOptions) run(ctx context.Context, args []string) error {
 		if err := o.f.io.json(res); err != nil {
 			return err
 		}
-		return status(res.ExitCode)
+		return evalStatus(res)
 	}
 	return o.print(res)
 }
@@ -81,12 +82,8 @@ func (o *evalOptions) print(res *client.EvalResult) error {
 		fmt.Fprintln(errs, "forkd: the output was cut at the limit")
 	}
 	if res.Error != nil {
-		trace := strings.TrimRight(res.Error.Traceback, "\n")
-		if trace == "" {
-			trace = res.Error.Type + ": " + res.Error.Message
-		}
-		fmt.Fprintln(errs, trace)
-		return status(exitFailure)
+		fmt.Fprintln(errs, evalTrace(res.Error))
+		return evalStatus(res)
 	}
 	if res.Result != nil && *res.Result != "None" {
 		if _, err := fmt.Fprintln(out, *res.Result); err != nil {
@@ -94,6 +91,34 @@ func (o *evalOptions) print(res *client.EvalResult) error {
 		}
 	}
 	return nil
+}
+
+// evalTrace is what there is to say of an exception. The traceback of a timeout
+// ends with the interrupt that stopped the code, so the reason is added.
+func evalTrace(e *client.EvalError) string {
+	trace := strings.TrimRight(e.Traceback, "\n")
+	last := e.Type + ": " + e.Message
+	switch {
+	case trace == "":
+		return last
+	case timedOut(e):
+		return trace + "\n" + last
+	}
+	return trace
+}
+
+// evalStatus gives the exit status of an evaluation as an error.
+func evalStatus(res *client.EvalResult) error {
+	if res.Error != nil && timedOut(res.Error) {
+		return status(exitTimeout)
+	}
+	return status(res.ExitCode)
+}
+
+// timedOut reports whether the daemon interrupted the code. A TimeoutError that
+// the code itself raised stands in its traceback.
+func timedOut(e *client.EvalError) bool {
+	return e.Type == "TimeoutError" && e.Message != "" && !strings.Contains(e.Traceback, e.Type+": "+e.Message)
 }
 
 // exact gives the bytes behind a text.

@@ -3,8 +3,11 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/daemon/launch"
@@ -38,7 +41,7 @@ func (f *factory) connect(ctx context.Context) (*client.Client, error) {
 	}
 	argv := []string{program, "serve", "--listen-optional"}
 	err = launch.Start(ctx, home, argv, func(pid int) {
-		fmt.Fprintf(f.io.Err, "forkd: starting the daemon (process %d, log %s)\n", pid, launch.LogFile(home))
+		fmt.Fprintf(f.io.Err, "forkd: starting the daemon (process %d, log %s); `forkd stop` ends it\n", pid, launch.LogFile(home))
 	})
 	if err != nil {
 		return nil, err
@@ -60,8 +63,21 @@ func (f *factory) existing() (*client.Client, error) {
 
 func (f *factory) named() string { return cmp.Or(f.url, os.Getenv("FORKD_URL")) }
 
+// client takes a URL that is malformed for a mistake of the user's: those that
+// forkd makes are not.
 func (f *factory) client(url string) (*client.Client, error) {
-	return client.New(client.Config{URL: url, Token: os.Getenv("FORKD_TOKEN")})
+	c, err := client.New(client.Config{URL: url, Token: os.Getenv("FORKD_TOKEN")})
+	if err != nil {
+		return nil, &usageError{msg: err.Error(), hint: "set it with --url or FORKD_URL, or leave both out to use your own daemon"}
+	}
+	return c, nil
+}
+
+// noDaemon reports whether an error says that there is no daemon, and not that
+// there may be one which could not be reached.
+func noDaemon(err error) bool {
+	return errors.As(err, new(*client.ConnectError)) &&
+		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
 }
 
 // pick returns the sandbox that was named, or else the youngest one that runs.

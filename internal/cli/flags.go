@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // duration is a flag that takes 90s, 1m30s or a number of seconds.
@@ -76,6 +78,23 @@ func exactly(n int, what string) cobra.PositionalArgs {
 }
 
 func noArgs() cobra.PositionalArgs { return exactly(0, "") }
+
+// flagError words a flag that could not be parsed for people who do not know how
+// it is done.
+func flagError(err error) string {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err.Error()
+	}
+	want := fmt.Sprint(errors.Unwrap(bad))
+	switch bad.GetFlag().Value.Type() {
+	case "int":
+		want = "must be a whole number"
+	case "bool":
+		want = "must be true or false"
+	}
+	return fmt.Sprintf("--%s %q: %s", bad.GetFlag().Name, bad.GetValue(), want)
+}
 
 // environ turns the values of --env into variables. A name alone takes the value
 // that it has here.

@@ -50,7 +50,7 @@ func (o *forkOptions) run(ctx context.Context) error {
 		return err
 	}
 	req := client.ForkRequest{
-		SnapshotTag: o.tag, N: &o.n, MemoryLimitMiB: orNil(o.limit), TimeoutSecs: o.timeout.secs(),
+		Tag: o.tag, N: &o.n, MemoryLimitMiB: orNil(o.limit), TimeoutSecs: o.timeout.secs(),
 		Prewarm: o.prewarm, PerChildNetns: o.netns, LiveFork: o.live,
 	}
 	boxes, failed, err := c.Fork(ctx, req)

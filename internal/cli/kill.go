@@ -35,25 +35,20 @@ func newKill(f *factory) *cobra.Command {
 }
 
 func (o *killOptions) run(ctx context.Context, ids []string) error {
-	ways := 0
-	for _, chosen := range []bool{o.all, o.tag != "", len(ids) > 0} {
-		if chosen {
-			ways++
-		}
-	}
-	if ways != 1 {
-		return &usageError{msg: "say which sandboxes to end", hint: "give ids, or --all, or --tag TAG"}
+	if err := o.check(ids); err != nil {
+		return err
 	}
 	c, err := o.f.existing()
 	if err != nil {
 		return err
 	}
-	if len(ids) == 0 {
+	found := len(ids) == 0
+	if found {
 		if ids, err = o.find(ctx, c); err != nil {
 			return err
 		}
 	}
-	killed, err := killEach(ctx, c, ids)
+	killed, err := killEach(ctx, c, ids, found)
 	if o.json {
 		return errors.Join(o.f.io.json(map[string][]string{"killed": killed}), err)
 	}
@@ -63,10 +58,27 @@ func (o *killOptions) run(ctx context.Context, ids []string) error {
 	return err
 }
 
+// check sees that the sandboxes are named in exactly one way.
+func (o *killOptions) check(ids []string) error {
+	ways := 0
+	for _, chosen := range []bool{o.all, o.tag != "", len(ids) > 0} {
+		if chosen {
+			ways++
+		}
+	}
+	switch ways {
+	case 0:
+		return &usageError{msg: "say which sandboxes to end", hint: "give ids, or --all, or --tag TAG"}
+	case 1:
+		return nil
+	}
+	return &usageError{msg: "ids, --all and --tag exclude each other", hint: "give one of them"}
+}
+
 // find lists the sandboxes to end. Without a daemon there are none.
 func (o *killOptions) find(ctx context.Context, c *client.Client) ([]string, error) {
 	boxes, err := c.Sandboxes(ctx)
-	if errors.As(err, new(*client.ConnectError)) && o.f.named() == "" {
+	if noDaemon(err) && o.f.named() == "" {
 		return nil, nil
 	}
 	if err != nil {
@@ -82,14 +94,19 @@ func (o *killOptions) find(ctx context.Context, c *client.Client) ([]string, err
 }
 
 // killEach ends sandboxes, several at a time, and returns those that it ended,
-// in their order, and what kept it from ending the others.
-func killEach(ctx context.Context, c *client.Client, ids []string) (killed []string, err error) {
+// in their order, and what kept it from ending the others. found tells that the
+// ids come from a list and not from the user: that one of them has ended since
+// then is as good as ending it.
+func killEach(ctx context.Context, c *client.Client, ids []string, found bool) (killed []string, err error) {
 	errs := make([]error, len(ids))
 	each(len(ids), func(i int) { errs[i] = c.Kill(ctx, ids[i]) })
 	killed = []string{}
 	for i, id := range ids {
-		if errs[i] == nil {
+		switch {
+		case errs[i] == nil:
 			killed = append(killed, id)
+		case found && client.IsCode(errs[i], api.ErrorCodeNotFound):
+			errs[i] = nil
 		}
 	}
 	return killed, errors.Join(errs...)

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -41,7 +40,7 @@ func (o *lsOptions) run(ctx context.Context) error {
 		return err
 	}
 	all, err := c.Sandboxes(ctx)
-	if errors.As(err, new(*client.ConnectError)) && o.f.named() == "" {
+	if noDaemon(err) && o.f.named() == "" {
 		err = nil // no daemon, no sandboxes
 	}
 	if err != nil {

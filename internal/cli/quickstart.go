@@ -182,7 +182,7 @@ func (q *quickstart) fanOut(ctx context.Context) (err error) {
 		return err
 	}
 	q.show.begin("fork")
-	req := client.ForkRequest{SnapshotTag: q.tag, N: &q.n}
+	req := client.ForkRequest{Tag: q.tag, N: &q.n}
 	if !q.keep {
 		req.TimeoutSecs = client.Ptr(ownLife)
 	}
@@ -215,7 +215,7 @@ func (q *quickstart) fanOut(ctx context.Context) (err error) {
 // open uses the snapshot once, so that what that costs is not taken for the
 // cost of the children, and takes the memory that is in use then as the base.
 func (q *quickstart) open(ctx context.Context) error {
-	boxes, err := fork(ctx, q.c, client.ForkRequest{SnapshotTag: q.tag, TimeoutSecs: client.Ptr(ownLife)})
+	boxes, err := fork(ctx, q.c, client.ForkRequest{Tag: q.tag, TimeoutSecs: client.Ptr(ownLife)})
 	if err != nil {
 		return err
 	}

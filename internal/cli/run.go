@@ -54,7 +54,7 @@ func (o *runOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	boxes, err := fork(ctx, c, client.ForkRequest{SnapshotTag: cmp.Or(o.image, o.tag), MemoryLimitMiB: orNil(o.limit)})
+	boxes, err := fork(ctx, c, client.ForkRequest{Tag: cmp.Or(o.image, o.tag), MemoryLimitMiB: orNil(o.limit)})
 	if err != nil {
 		return err
 	}

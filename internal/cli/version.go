@@ -2,13 +2,10 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 
 	"github.com/spf13/cobra"
-
-	"github.com/forkd-dev/forkd/client"
 )
 
 type versionOptions struct {
@@ -34,7 +31,7 @@ func (o *versionOptions) run(ctx context.Context) error {
 		return err
 	}
 	remote, err := c.Version(ctx)
-	if errors.As(err, new(*client.ConnectError)) {
+	if noDaemon(err) {
 		remote, err = nil, nil
 	}
 	if err != nil {

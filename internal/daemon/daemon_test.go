@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
@@ -291,10 +290,12 @@ func TestStart(t *testing.T) {
 	if info, err := os.Stat(launch.LogFile(home)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the log: %v %v", info, err)
 	}
-	syscall.Kill(pids[0], syscall.SIGTERM)
-	for deadline := time.Now().Add(20 * time.Second); launch.Running(home); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the daemon does not end")
+	for _, want := range []int{pids[0], 0} {
+		if pid, err := launch.Stop(context.Background(), home); err != nil || pid != want {
+			t.Errorf("stopped %d %v, want %d", pid, err, want)
+		}
+		if launch.Running(home) {
+			t.Error("it still runs")
 		}
 	}
 }

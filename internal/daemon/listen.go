@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/daemon/launch"
 	"github.com/forkd-dev/forkd/internal/server"
 )
 
@@ -61,8 +62,12 @@ func checkAlone(socket string) error {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err == nil {
 		defer conn.Close()
+		who := ""
+		if peer, known := launch.PeerOf(conn); known {
+			who = fmt.Sprintf(" (process %d)", peer.PID)
+		}
 		return &Error{
-			Message: fmt.Sprintf("a daemon already serves %s%s", socket, peer(conn)),
+			Message: fmt.Sprintf("a daemon already serves %s%s", socket, who),
 			Hint:    "use that one, or set FORKD_HOME to another directory",
 		}
 	}

@@ -181,11 +181,17 @@ func (m *Manager) CreateSnapshot(ctx context.Context, spec SnapshotSpec, progres
 	return m.Snapshot(spec.Tag)
 }
 
-// Defaults and limits of a SnapshotSpec.
+// Limits of a SnapshotSpec; memory must be even, too.
+const (
+	MinMemoryMiB = 128
+	MaxMemoryMiB = 64 << 10
+	MinDiskMiB   = 16
+	MaxDiskMiB   = 256 << 10
+)
+
 const (
 	defaultMemoryMiB = 512
 	defaultDiskMiB   = 4096
-	maxDiskMiB       = 256 << 10
 )
 
 func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
@@ -206,10 +212,10 @@ func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
 		return spec, fail(InvalidArgument, "runtimes are python and none", "unknown runtime %q", spec.Runtime)
 	case spec.Runtime == runtimeNone && len(spec.Modules)+len(spec.WarmUp) > 0:
 		return spec, fail(InvalidArgument, "", "modules and warm-up need a runtime")
-	case spec.MemoryMiB < 128 || spec.MemoryMiB > 64<<10 || spec.MemoryMiB%2 != 0:
-		return spec, fail(InvalidArgument, "", "memory must be an even number of MiB from 128 to %d, not %d", 64<<10, spec.MemoryMiB)
-	case spec.DiskMiB < 16 || spec.DiskMiB > maxDiskMiB:
-		return spec, fail(InvalidArgument, "", "disk must be 16 to %d MiB, not %d", maxDiskMiB, spec.DiskMiB)
+	case spec.MemoryMiB < MinMemoryMiB || spec.MemoryMiB > MaxMemoryMiB || spec.MemoryMiB%2 != 0:
+		return spec, fail(InvalidArgument, "", "memory must be an even number of MiB from %d to %d, not %d", MinMemoryMiB, MaxMemoryMiB, spec.MemoryMiB)
+	case spec.DiskMiB < MinDiskMiB || spec.DiskMiB > MaxDiskMiB:
+		return spec, fail(InvalidArgument, "", "disk must be %d to %d MiB, not %d", MinDiskMiB, MaxDiskMiB, spec.DiskMiB)
 	case spec.VCPUs != 1:
 		return spec, fail(Unsupported, "", "this engine runs machines with one vCPU")
 	}

@@ -22,7 +22,7 @@ func TestCheckSpec(t *testing.T) {
 		{"bad tag", SnapshotSpec{Tag: "a/b"}, InvalidArgument, nil},
 		{"little memory", SnapshotSpec{Tag: "x", MemoryMiB: 64}, InvalidArgument, nil},
 		{"odd memory", SnapshotSpec{Tag: "x", MemoryMiB: 513}, InvalidArgument, nil},
-		{"huge disk", SnapshotSpec{Tag: "x", DiskMiB: maxDiskMiB + 1}, InvalidArgument, nil},
+		{"huge disk", SnapshotSpec{Tag: "x", DiskMiB: MaxDiskMiB + 1}, InvalidArgument, nil},
 		{"two vCPUs", SnapshotSpec{Tag: "x", VCPUs: 2}, Unsupported, nil},
 	} {
 		got, err := checkSpec(tc.spec)

@@ -33,7 +33,7 @@ var statusOf = map[api.ErrorCode]int{
 	api.ErrorCodeSandboxDead:          http.StatusGone,
 	api.ErrorCodeTooLarge:             http.StatusRequestEntityTooLarge,
 	api.ErrorCodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
-	api.ErrorCodeNotBootable:          http.StatusUnprocessableEntity,
+	api.ErrorCodeNotBootable:          http.StatusConflict,
 	api.ErrorCodeCanceled:             499, // the usual number for a client that went away
 	api.ErrorCodeInternal:             http.StatusInternalServerError,
 	api.ErrorCodeUnsupported:          http.StatusNotImplemented,

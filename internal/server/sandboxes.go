@@ -186,15 +186,16 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 		return spec, invalid("", "count: differs from n; they are two names of one field")
 	}
 	spec.Prewarm = req.Prewarm
+	tagField := "snapshot_tag"
 	spec.Tag = req.SnapshotTag
 	if spec.Tag == "" {
-		spec.Tag = req.Tag
+		tagField, spec.Tag = "tag", req.Tag
 	}
 	field, n := "n", req.N
 	if n == nil && req.Count != nil {
 		field, n = "count", req.Count
 	}
-	errs := []error{checkTag("snapshot_tag", spec.Tag)}
+	errs := []error{checkTag(tagField, spec.Tag)}
 	spec.N, err = number(field, n, 1, 1, maxFork)
 	errs = append(errs, err)
 	spec.MemoryLimitMiB, err = number("memory_limit_mib", req.MemoryLimitMiB, 0, 1, 1<<20)

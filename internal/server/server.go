@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -167,7 +168,7 @@ func (s *Server) badParameter(w http.ResponseWriter, r *http.Request, err error)
 	var many *TooManyValuesForParamError
 	switch {
 	case errors.As(err, &format):
-		err = invalid("", "%s: malformed value: %v", format.ParamName, format.Err)
+		err = malformedParameter(format)
 	case errors.As(err, &missing):
 		err = invalid("", "%s: required", missing.ParamName)
 	case errors.As(err, &many):
@@ -176,6 +177,19 @@ func (s *Server) badParameter(w http.ResponseWriter, r *http.Request, err error)
 		err = invalid("", "%v", err)
 	}
 	s.fail(w, r, err)
+}
+
+// malformedParameter says what a parameter must be, and not how it was parsed.
+func malformedParameter(e *InvalidParamFormatError) error {
+	var num *strconv.NumError
+	if !errors.As(e.Err, &num) {
+		return invalid("", "%s: malformed value: %v", e.ParamName, e.Err)
+	}
+	want := "a whole number in range"
+	if num.Func == "ParseBool" {
+		want = "true or false"
+	}
+	return invalid("", "%s: must be %s, not %s", e.ParamName, want, quote(num.Num))
 }
 
 // GetHealth tells that the daemon answers, and nothing about it.

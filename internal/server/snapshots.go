@@ -165,9 +165,9 @@ func snapshotSpec(req *api.SnapshotRequest) (spec sandbox.SnapshotSpec, err erro
 		errs = append(errs, err)
 		return v
 	}
-	spec.MemoryMiB = num("memory_mib", req.MemoryMiB, 64, 65536)
+	spec.MemoryMiB = num("memory_mib", req.MemoryMiB, sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)
 	spec.VCPUs = num("vcpus", req.VCPUs, 1, 64)
-	spec.DiskMiB = num("disk_mib", req.DiskMiB, 64, 1<<20)
+	spec.DiskMiB = num("disk_mib", req.DiskMiB, sandbox.MinDiskMiB, sandbox.MaxDiskMiB)
 	for i, args := range req.Setup {
 		if len(args) == 0 {
 			errs = append(errs, invalid("", "%s: must name a program", item("setup", i)))

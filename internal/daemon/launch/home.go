@@ -1,5 +1,6 @@
-// Package launch starts the daemon in the background, for those who only speak
-// to it: it knows the daemon's home and socket, and nothing of what it serves.
+// Package launch starts the daemon in the background and ends it, for those who
+// only speak to it: it knows the daemon's home and socket, and nothing of what it
+// serves.
 package launch
 
 import (

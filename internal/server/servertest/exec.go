@@ -106,7 +106,9 @@ func (f *Fake) Eval(ctx context.Context, id, code string, timeout time.Duration)
 		case <-b.intr:
 			return raised("KeyboardInterrupt", ""), nil
 		case <-limit:
-			return nil, fault(sandbox.Timeout, "", "the evaluation took longer than %s", timeout)
+			res := raised("KeyboardInterrupt", "")
+			res.Error.Type, res.Error.Message = "TimeoutError", fmt.Sprintf("evaluation was interrupted after %s", timeout)
+			return res, nil
 		case <-ctx.Done():
 			return nil, &sandbox.Error{Code: sandbox.Unavailable, Message: "evaluating", Err: ctx.Err()}
 		}
@@ -142,7 +144,7 @@ func value(repr string) *sandbox.EvalResult {
 func raised(kind, message string) *sandbox.EvalResult {
 	return &sandbox.EvalResult{Error: &sandbox.EvalError{
 		Type: kind, Message: message,
-		Traceback: "Traceback (most recent call last):\n" + kind + ": " + message + "\n",
+		Traceback: "Traceback (most recent call last):\n" + strings.TrimSuffix(kind+": "+message, ": ") + "\n",
 	}}
 }
 

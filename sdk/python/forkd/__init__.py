@@ -8,8 +8,8 @@
 'riscv64\\n'
 
 Sandbox is one child; Controller speaks to the daemon itself. Both find the
-daemon in the same way: the url argument, or FORKD_URL, or the Unix socket of
-this user's daemon, or http://127.0.0.1:8889; with the token argument or
+daemon in the same way: the url argument, or FORKD_URL, or the Unix socket in
+FORKD_HOME, or that of this user's daemon, or http://127.0.0.1:8889; with the token argument or
 FORKD_TOKEN.
 """
 

@@ -46,7 +46,9 @@ class ConnectError(ForkdError, ConnectionError):
 class EvalError(ForkdError):
     """Evaluated code has raised an exception.
 
-    type and message are the exception's, traceback is its whole text.
+    type and message are the exception's, traceback is its whole text. When the
+    time limit ended the code, type is "TimeoutError" and the traceback that of
+    the interrupt.
     """
 
     def __init__(self, type: str, message: str, traceback: str):
@@ -56,7 +58,12 @@ class EvalError(ForkdError):
         self.traceback = traceback
 
     def __str__(self) -> str:
-        return self.traceback.rstrip() or f"{self.type}: {self.message}"
+        trace, last = self.traceback.rstrip(), f"{self.type}: {self.message}"
+        if not trace:
+            return last
+        if self.type == "TimeoutError" and last not in trace:
+            return f"{trace}\n{last}"
+        return trace
 
 
 class CommandTimeout(ForkdError, TimeoutError):

@@ -32,12 +32,14 @@ def default_url() -> str:
     url = os.environ.get("FORKD_URL")
     if url:
         return url
-    home = os.environ.get("FORKD_HOME")
+    chosen = os.environ.get("FORKD_HOME")
+    home = chosen
     if not home:
         data = os.environ.get("XDG_DATA_HOME", "")
         home = os.path.join(data if os.path.isabs(data) else os.path.expanduser("~/.local/share"), "forkd")
     path = os.path.abspath(os.path.join(home, "forkd.sock"))
-    return f"unix://{path}" if Path(path).is_socket() else DEFAULT_URL
+    # Who names a home means its daemon, and not the one that has the port.
+    return f"unix://{path}" if chosen or Path(path).is_socket() else DEFAULT_URL
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -240,10 +242,13 @@ def error_of(resp: http.client.HTTPResponse) -> ForkdError:
     data = resp.read(1 << 20)
     try:
         body = json.loads(data)
+        code, hint = body["code"], body.get("hint", "")
+        if code == "unauthorized":
+            hint = "set FORKD_TOKEN to the token of the daemon"  # which tells strangers nothing
         return ForkdError(
             body["error"],
-            body["code"],
-            body.get("hint", ""),
+            code,
+            hint,
             resp.status,
             body.get("dependents"),
         )

@@ -88,6 +88,10 @@ class TestErrors(FakeDaemon):
         )
         self.assertEqual(str(error), "in use (end it)")
 
+    def test_unauthorized(self):
+        self.answer("GET", "/v1/sandboxes", 401, {"error": "missing or wrong token", "code": "unauthorized"})
+        self.assertIn("FORKD_TOKEN", self.fails(self.controller.list_sandboxes).hint)
+
     def test_answers_of_others(self):
         for status, content in [(502, b"<html>"), (500, b""), (404, b'{"a":1}'), (403, b"[1]")]:
             with self.subTest(status):
@@ -106,6 +110,12 @@ class TestErrors(FakeDaemon):
 
     def test_eval_error_text(self):
         self.assertEqual(str(EvalError("KeyError", "'a'", "")), "KeyError: 'a'")
+        self.assertEqual(
+            str(EvalError("TimeoutError", "interrupted after 1s", "Traceback\nKeyboardInterrupt\n")),
+            "Traceback\nKeyboardInterrupt\nTimeoutError: interrupted after 1s",
+        )
+        own = "Traceback\nTimeoutError: mine"
+        self.assertEqual(str(EvalError("TimeoutError", "mine", own)), own)
 
 
 class TestConnections(FakeDaemon):
@@ -223,10 +233,14 @@ class TestPieces(unittest.TestCase):
         names = ("FORKD_URL", "FORKD_HOME", "XDG_DATA_HOME", "HOME")
         old = {name: os.environ.pop(name, None) for name in names}
         try:
-            with tempfile.TemporaryDirectory() as home:
-                os.environ["FORKD_HOME"] = home
+            with tempfile.TemporaryDirectory() as data:
+                os.environ["XDG_DATA_HOME"] = data
                 self.assertEqual(default_url(), "http://127.0.0.1:8889")
-                path = os.path.join(home, "forkd.sock")
+                os.environ["FORKD_HOME"] = "/nobody/here"
+                self.assertEqual(default_url(), "unix:///nobody/here/forkd.sock")
+                del os.environ["FORKD_HOME"]
+                os.mkdir(os.path.join(data, "forkd"))
+                path = os.path.join(data, "forkd", "forkd.sock")
                 with UnixServer(path, Handler):
                     self.assertEqual(default_url(), "unix://" + path)
                 os.environ["FORKD_URL"] = "http://other:1"

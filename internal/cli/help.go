@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// strictHelp makes "help" fail on a command or topic that does not exist. As it
+// comes, it shows the overview and succeeds.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "help" {
+			continue
+		}
+		cmd.Run = nil
+		cmd.RunE = func(_ *cobra.Command, args []string) error {
+			about, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return &usageError{msg: fmt.Sprintf("no help on %q", strings.Join(args, " ")), hint: "see `forkd --help`"}
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		}
+	}
+}
+
+// newEnvironment is a help topic.
+func newEnvironment() *cobra.Command {
+	return &cobra.Command{
+		Use:   "environment",
+		Short: "Environment variables that forkd reads",
+		Long: `FORKD_URL            where the daemon is: http://host:port or unix:///path. When it is
+                     not set, your own daemon is used, and started if needed.
+FORKD_TOKEN          bearer token that the daemon demands and clients send
+FORKD_TAG            snapshot to use when no --tag is given; pyagent otherwise
+FORKD_HOME           where the daemon keeps its data; $XDG_DATA_HOME/forkd or
+                     ~/.local/share/forkd otherwise
+FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
+                     sources otherwise`,
+	}
+}
+
+// newExitCodes is a help topic.
+func newExitCodes() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exit-codes",
+		Short: "Exit statuses of forkd",
+		Long: `0      success
+1      failure
+2      wrong usage
+128+n  ended by signal n, for example 130 by Ctrl-C
+
+exec and run give the exit status of the command they run. Beyond that
+124    the command took longer than --timeout
+125    forkd itself failed, so the command may not have run
+126    the command cannot be executed
+127    the command was not found
+128+n  the command was ended by signal n
+
+eval gives 1 for an exception, and
+124    the code was interrupted because it took longer than --timeout`,
+	}
+}
