@@ -58,7 +58,7 @@ func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Pr
 			if p.Step == "index" || p.Step == "download" {
 				step = stepPackages
 			}
-			progress(Progress{Step: step, Message: p.Step + " " + p.Detail, Done: p.Done, Total: p.Total})
+			progress(Progress{Step: step, Message: strings.TrimSpace(p.Step + " " + p.Detail), Done: p.Done, Total: p.Total})
 		},
 	})
 	if err != nil {
