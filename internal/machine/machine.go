@@ -377,6 +377,9 @@ func (m *Machine) Pack() {
 		return
 	}
 	m.pause()
+	if m.ended() { // on the way to the pause
+		return
+	}
 	m.overlay.Pack()
 	m.space.Invalidate()
 	m.start()
