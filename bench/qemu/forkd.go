@@ -12,6 +12,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/engine/soft"
 	vmachine "github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
 // forkd runs machines in this process, on the soft engine.
@@ -32,12 +33,12 @@ func (f *forkd) start(_ context.Context, s spec, console io.Writer) (machine, er
 	if err != nil {
 		return nil, err
 	}
-	root, err := openDisk(s.root)
+	root, err := snapshot.OpenRoot(s.root)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Release()
-	scratch, err := openDisk(s.scratch)
+	scratch, err := snapshot.OpenRoot(s.scratch)
 	if err != nil {
 		return nil, err
 	}
@@ -71,18 +72,6 @@ func (f *forkd) start(_ context.Context, s spec, console io.Writer) (machine, er
 		return nil, err
 	}
 	return &softMachine{vm, f.arena, cpuBefore}, nil
-}
-
-// openDisk returns a file as a disk of pages.
-func openDisk(path string) (*page.Stack, error) {
-	layer, err := page.OpenRaw(path)
-	if err != nil {
-		return nil, err
-	}
-	defer layer.Release()
-	empty := page.NewStack(layer.Limit())
-	defer empty.Release()
-	return empty.Push(layer), nil
 }
 
 // softMachine is a machine on forkd's soft engine.

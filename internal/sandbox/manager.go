@@ -144,26 +144,6 @@ func (m *Manager) Close() error {
 	return m.lock.Close()
 }
 
-// Stats are counts for metrics.
-type Stats struct {
-	Snapshots int
-	Sandboxes int // that run
-	Pages     int // private pages of all sandboxes
-}
-
-// Stats returns the present counts.
-func (m *Manager) Stats() Stats {
-	st := Stats{Snapshots: len(m.store.List()), Pages: m.memory.InUse() + m.scratch.InUse()}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, b := range m.boxes {
-		if b.state() == Running {
-			st.Sandboxes++
-		}
-	}
-	return st
-}
-
 // source returns the opened snapshot of a tag, verifying it the first time.
 func (m *Manager) source(tag string) (*source, error) {
 	if !snapshot.ValidTag(tag) {
