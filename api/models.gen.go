@@ -8,6 +8,27 @@ import (
 	"time"
 )
 
+// Defines values for BranchMode.
+const (
+	BranchModeDiff BranchMode = "diff"
+	BranchModeFull BranchMode = "full"
+	BranchModeLive BranchMode = "live"
+)
+
+// Valid indicates whether the value is a known member of the BranchMode enum.
+func (e BranchMode) Valid() bool {
+	switch e {
+	case BranchModeDiff:
+		return true
+	case BranchModeFull:
+		return true
+	case BranchModeLive:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ErrorCode.
 const (
 	ErrorCodeAlreadyExists        ErrorCode = "already_exists"
@@ -183,6 +204,77 @@ func (e SnapshotStatus) Valid() bool {
 	default:
 		return false
 	}
+}
+
+// Defines values for TreeNodeKind.
+const (
+	TreeNodeKindSandbox  TreeNodeKind = "sandbox"
+	TreeNodeKindSnapshot TreeNodeKind = "snapshot"
+)
+
+// Valid indicates whether the value is a known member of the TreeNodeKind enum.
+func (e TreeNodeKind) Valid() bool {
+	switch e {
+	case TreeNodeKindSandbox:
+		return true
+	case TreeNodeKindSnapshot:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for WorkspaceState.
+const (
+	WorkspaceStateRunning   WorkspaceState = "running"
+	WorkspaceStateSuspended WorkspaceState = "suspended"
+)
+
+// Valid indicates whether the value is a known member of the WorkspaceState enum.
+func (e WorkspaceState) Valid() bool {
+	switch e {
+	case WorkspaceStateRunning:
+		return true
+	case WorkspaceStateSuspended:
+		return true
+	default:
+		return false
+	}
+}
+
+// BranchMode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
+// source's snapshot or its last branch is stored, over what is stored already. `live`: as diff, and the branch can be
+// forked from at once, in memory, before its bytes are on disk.
+type BranchMode string
+
+// BranchRequest What to make of a running sandbox.
+type BranchRequest struct {
+	// Mode live when left out.
+	Mode BranchMode `json:"mode,omitempty"`
+
+	// Tag Name of the branch; made up when left out.
+	Tag string `json:"tag,omitempty"`
+
+	// Wait Whether to answer when the branch is on disk, or as soon as the source runs again; true when left out.
+	Wait *bool `json:"wait,omitempty"`
+}
+
+// CompactRequest defines model for CompactRequest.
+type CompactRequest struct {
+	// To Tag of the new snapshot.
+	To string `json:"to"`
+}
+
+// DeriveRequest What to do in a child before it becomes a snapshot. At least one command or evaluation.
+type DeriveRequest struct {
+	// Commands Commands that run one after the other; each is an argument list, and must exit with 0.
+	Commands [][]string `json:"commands,omitempty"`
+
+	// Evals Code that the warm runtime evaluates after the commands; none may raise.
+	Evals []string `json:"evals,omitempty"`
+
+	// Tag Tag of the new snapshot.
+	Tag string `json:"tag"`
 }
 
 // Error Why a request failed and what to do about it.
@@ -374,11 +466,15 @@ type ForkPartial struct {
 	Sandboxes []SandboxInfo `json:"sandboxes"`
 }
 
-// ForkRequest What to fork. snapshot_tag is required; tag is another name for it, and count another name for n.
+// ForkRequest What to fork: either snapshot_tag or from_sandbox is required. tag is another name for snapshot_tag, and count
+// another name for n.
 type ForkRequest struct {
 	Count *int `json:"count,omitempty"`
 
-	// LiveFork Not in this build.
+	// FromSandbox Id of a running sandbox to fork from.
+	FromSandbox string `json:"from_sandbox,omitempty"`
+
+	// LiveFork Changes nothing: every sandbox can be branched live.
 	LiveFork bool `json:"live_fork,omitempty"`
 
 	// MemoryLimitMiB Private memory a child may use; the guest's whole RAM when left out.
@@ -407,6 +503,9 @@ type Health struct {
 // HealthStatus defines model for Health.Status.
 type HealthStatus string
 
+// HubURL Where the hub's registry.json lies; the daemon's FORKD_HUB_URL when left out.
+type HubURL = string
+
 // PingResult defines model for PingResult.
 type PingResult struct {
 	AgentVersion string `json:"agent_version"`
@@ -426,15 +525,62 @@ type Progress struct {
 	// Message For people.
 	Message string `json:"message"`
 
-	// Step Stable name of the step: packages, image, boot, warm, freeze.
+	// Step Stable name of the step, such as packages, image, boot, warm, freeze; a later version may add some.
 	Step string `json:"step"`
 
 	// Total Zero while unknown.
 	Total int64 `json:"total"`
 }
 
+// PullRequest defines model for PullRequest.
+type PullRequest struct {
+	// HubToken Bearer token for the hub; the daemon's own when left out.
+	HubToken string `json:"hub_token,omitempty"`
+
+	// HubURL Where the hub's registry.json lies; the daemon's FORKD_HUB_URL when left out.
+	HubURL HubURL `json:"hub_url,omitempty"`
+
+	// Reference Where the snapshot goes to or comes from: an http:// or https:// URL of a pack, owner/name[:version] on a hub, or
+	// oci://host/repository[:tag].
+	Reference Reference `json:"reference"`
+
+	// Tag Tag of the snapshot; as it was packed when left out.
+	Tag string `json:"tag,omitempty"`
+}
+
+// PushRequest defines model for PushRequest.
+type PushRequest struct {
+	// HubToken Bearer token for the hub; the daemon's own when left out.
+	HubToken string `json:"hub_token,omitempty"`
+
+	// HubURL Where the hub's registry.json lies; the daemon's FORKD_HUB_URL when left out.
+	HubURL HubURL `json:"hub_url,omitempty"`
+
+	// Reference Where the snapshot goes to or comes from: an http:// or https:// URL of a pack, owner/name[:version] on a hub, or
+	// oci://host/repository[:tag].
+	Reference Reference `json:"reference"`
+}
+
+// Reference Where the snapshot goes to or comes from: an http:// or https:// URL of a pack, owner/name[:version] on a hub, or
+// oci://host/repository[:tag].
+type Reference = string
+
+// RemovedSnapshots defines model for RemovedSnapshots.
+type RemovedSnapshots struct {
+	// Removed Tags.
+	Removed []string `json:"removed"`
+}
+
+// RollbackRequest defines model for RollbackRequest.
+type RollbackRequest struct {
+	// SnapshotTag The snapshot that the sandbox runs from, one that it stands on, or a branch of the sandbox.
+	SnapshotTag string `json:"snapshot_tag"`
+}
+
 // SandboxInfo defines model for SandboxInfo.
 type SandboxInfo struct {
+	// BranchedFrom Id of the sandbox that it was forked from, directly or through a branch.
+	BranchedFrom  string `json:"branched_from,omitempty"`
 	CreatedAtUnix int64  `json:"created_at_unix"`
 	Engine        string `json:"engine"`
 
@@ -458,9 +604,14 @@ type SandboxInfo struct {
 	PrivateKiB int64 `json:"private_kib"`
 
 	// Reason Why it ended.
-	Reason      string           `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
+
+	// SnapshotTag What it was forked from; for a child of a running sandbox, what that was forked from.
 	SnapshotTag string           `json:"snapshot_tag"`
 	State       SandboxInfoState `json:"state"`
+
+	// Workspace Name of the workspace that it is.
+	Workspace string `json:"workspace,omitempty"`
 }
 
 // SandboxInfoState defines model for SandboxInfo.State.
@@ -480,6 +631,9 @@ type SnapshotDetail struct {
 	ContentHash   string `json:"content_hash,omitempty"`
 	CreatedAtUnix int64  `json:"created_at_unix"`
 
+	// DependentSnapshots Tags of the snapshots that were branched or derived from it.
+	DependentSnapshots []string `json:"dependent_snapshots"`
+
 	// Dependents Ids of running sandboxes.
 	Dependents []string `json:"dependents"`
 
@@ -490,6 +644,9 @@ type SnapshotDetail struct {
 	DiskPhysicalBytes int64  `json:"disk_physical_bytes"`
 	Engine            string `json:"engine"`
 
+	// ExclusiveBytes Disk that removing it would free.
+	ExclusiveBytes int64 `json:"exclusive_bytes"`
+
 	// MemoryLogicalBytes RAM that a child sees.
 	MemoryLogicalBytes int64 `json:"memory_logical_bytes"`
 	MemoryMiB          int   `json:"memory_mib"`
@@ -497,13 +654,21 @@ type SnapshotDetail struct {
 	// MemoryPhysicalBytes RAM that is stored.
 	MemoryPhysicalBytes int64 `json:"memory_physical_bytes"`
 
+	// Mode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
+	// source's snapshot or its last branch is stored, over what is stored already. `live`: as diff, and the branch can be
+	// forked from at once, in memory, before its bytes are on disk.
+	Mode BranchMode `json:"mode,omitempty"`
+
 	// Modules What the warm runtime has imported.
-	Modules           []string       `json:"modules"`
-	ParentContentHash string         `json:"parent_content_hash,omitempty"`
-	ParentTag         string         `json:"parent_tag,omitempty"`
-	Status            SnapshotStatus `json:"status"`
-	Tag               string         `json:"tag"`
-	VCPUs             int            `json:"vcpus"`
+	Modules           []string `json:"modules"`
+	ParentContentHash string   `json:"parent_content_hash,omitempty"`
+	ParentTag         string   `json:"parent_tag,omitempty"`
+
+	// PauseMs How long the user processes of the source stood still for the branch, as measured.
+	PauseMs float64        `json:"pause_ms,omitempty"`
+	Status  SnapshotStatus `json:"status"`
+	Tag     string         `json:"tag"`
+	VCPUs   int            `json:"vcpus"`
 
 	// VmstateBytes CPU and device state.
 	VmstateBytes int64 `json:"vmstate_bytes"`
@@ -528,9 +693,17 @@ type SnapshotInfo struct {
 	CreatedAtUnix int64  `json:"created_at_unix"`
 
 	// Dir Where the daemon keeps it.
-	Dir    string         `json:"dir"`
-	Status SnapshotStatus `json:"status"`
-	Tag    string         `json:"tag"`
+	Dir string `json:"dir"`
+
+	// Mode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
+	// source's snapshot or its last branch is stored, over what is stored already. `live`: as diff, and the branch can be
+	// forked from at once, in memory, before its bytes are on disk.
+	Mode BranchMode `json:"mode,omitempty"`
+
+	// PauseMs How long the user processes of the source stood still for the branch, as measured.
+	PauseMs float64        `json:"pause_ms,omitempty"`
+	Status  SnapshotStatus `json:"status"`
+	Tag     string         `json:"tag"`
 
 	// Warning Why it is not bootable.
 	Warning string `json:"warning,omitempty"`
@@ -582,6 +755,36 @@ type SnapshotRequestRuntime string
 // SnapshotStatus defines model for SnapshotStatus.
 type SnapshotStatus string
 
+// TreeNode A snapshot or a sandbox, and what it comes from.
+type TreeNode struct {
+	CreatedAtUnix int64 `json:"created_at_unix"`
+
+	// DiskKiB Of a snapshot: what is on disk for it alone.
+	DiskKiB int64        `json:"disk_kib"`
+	Kind    TreeNodeKind `json:"kind"`
+
+	// Name Tag or id.
+	Name string `json:"name"`
+
+	// Parent Tag of the snapshot that it comes from; left out for a root.
+	Parent string `json:"parent,omitempty"`
+
+	// PrivateKiB Of a sandbox: memory and disk that only it has.
+	PrivateKiB int64 `json:"private_kib"`
+
+	// Source Id of the sandbox that it was branched or forked from.
+	Source string `json:"source,omitempty"`
+
+	// State A snapshot's status or a sandbox's state.
+	State string `json:"state"`
+
+	// Workspace Of a sandbox: name of the workspace that it is.
+	Workspace string `json:"workspace,omitempty"`
+}
+
+// TreeNodeKind defines model for TreeNode.Kind.
+type TreeNodeKind string
+
 // Version defines model for Version.
 type Version struct {
 	// API Version of this API.
@@ -596,6 +799,43 @@ type Version struct {
 	Version       string `json:"version"`
 }
 
+// Workspace A named sandbox that outlives the daemon.
+type Workspace struct {
+	// BaseTag What it was made from.
+	BaseTag       string `json:"base_tag"`
+	CreatedAtUnix int64  `json:"created_at_unix"`
+
+	// MemoryLimitMiB Null for the guest's whole RAM.
+	MemoryLimitMiB *int   `json:"memory_limit_mib"`
+	Name           string `json:"name"`
+
+	// SandboxID Its sandbox, while it runs.
+	SandboxID string `json:"sandbox_id,omitempty"`
+
+	// SnapshotTag What it resumes from.
+	SnapshotTag string         `json:"snapshot_tag"`
+	State       WorkspaceState `json:"state"`
+
+	// SuspendedAtUnix When it was last suspended.
+	SuspendedAtUnix int64 `json:"suspended_at_unix,omitempty"`
+
+	// Warning What went wrong with it last.
+	Warning string `json:"warning,omitempty"`
+}
+
+// WorkspaceState defines model for Workspace.State.
+type WorkspaceState string
+
+// WorkspaceRequest defines model for WorkspaceRequest.
+type WorkspaceRequest struct {
+	// MemoryLimitMiB Private memory it may use; the guest's whole RAM when left out.
+	MemoryLimitMiB *int   `json:"memory_limit_mib,omitempty"`
+	Name           string `json:"name"`
+
+	// SnapshotTag What it starts from.
+	SnapshotTag string `json:"snapshot_tag"`
+}
+
 // ID defines model for ID.
 type ID = string
 
@@ -604,6 +844,9 @@ type Path = string
 
 // Tag defines model for Tag.
 type Tag = string
+
+// WorkspaceName defines model for WorkspaceName.
+type WorkspaceName = string
 
 // ForkSandboxesParams defines parameters for ForkSandboxes.
 type ForkSandboxesParams struct {
@@ -677,17 +920,26 @@ type StatFileParams struct {
 	Path Path `form:"path" json:"path"`
 }
 
+// UnpackSnapshotParams defines parameters for UnpackSnapshot.
+type UnpackSnapshotParams struct {
+	// Tag Tag of the snapshot; as it was packed when left out.
+	Tag string `form:"tag,omitempty" json:"tag,omitempty"`
+}
+
 // DeleteSnapshotParams defines parameters for DeleteSnapshot.
 type DeleteSnapshotParams struct {
-	// Force End the sandboxes that run from it first.
+	// Force End the sandboxes that run from it. Snapshots that stand on it stay, and keep the layers that they need.
 	Force bool `form:"force,omitempty" json:"force,omitempty"`
 
-	// Cascade Remove the snapshots that were derived from it too. Sandboxes still need force.
+	// Cascade Remove all snapshots that stand on it too, and end the sandboxes that run from any of them.
 	Cascade bool `form:"cascade,omitempty" json:"cascade,omitempty"`
 }
 
 // ForkSandboxesJSONRequestBody defines body for ForkSandboxes for application/json ContentType.
 type ForkSandboxesJSONRequestBody = ForkRequest
+
+// BranchSandboxJSONRequestBody defines body for BranchSandbox for application/json ContentType.
+type BranchSandboxJSONRequestBody = BranchRequest
 
 // EvalSandboxJSONRequestBody defines body for EvalSandbox for application/json ContentType.
 type EvalSandboxJSONRequestBody = EvalRequest
@@ -695,5 +947,23 @@ type EvalSandboxJSONRequestBody = EvalRequest
 // ExecSandboxJSONRequestBody defines body for ExecSandbox for application/json ContentType.
 type ExecSandboxJSONRequestBody = ExecRequest
 
+// RollbackSandboxJSONRequestBody defines body for RollbackSandbox for application/json ContentType.
+type RollbackSandboxJSONRequestBody = RollbackRequest
+
 // CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
 type CreateSnapshotJSONRequestBody = SnapshotRequest
+
+// PullSnapshotJSONRequestBody defines body for PullSnapshot for application/json ContentType.
+type PullSnapshotJSONRequestBody = PullRequest
+
+// CompactSnapshotJSONRequestBody defines body for CompactSnapshot for application/json ContentType.
+type CompactSnapshotJSONRequestBody = CompactRequest
+
+// DeriveSnapshotJSONRequestBody defines body for DeriveSnapshot for application/json ContentType.
+type DeriveSnapshotJSONRequestBody = DeriveRequest
+
+// PushSnapshotJSONRequestBody defines body for PushSnapshot for application/json ContentType.
+type PushSnapshotJSONRequestBody = PushRequest
+
+// CreateWorkspaceJSONRequestBody defines body for CreateWorkspace for application/json ContentType.
+type CreateWorkspaceJSONRequestBody = WorkspaceRequest

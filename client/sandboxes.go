@@ -49,7 +49,7 @@ func WithKey(key string) ForkOption {
 	return func(p *api.ForkSandboxesParams) { p.IdempotencyKey = key }
 }
 
-// Fork makes children of a snapshot. It returns those that run and one error
+// Fork makes children of a snapshot, or of a running sandbox. It returns those that run and one error
 // for each that does not; err is for a fork that made none.
 func (c *Client) Fork(ctx context.Context, req ForkRequest, opts ...ForkOption) ([]SandboxInfo, []ForkError, error) {
 	var params api.ForkSandboxesParams

@@ -89,7 +89,57 @@ func (c *Client) Quiesce(ctx context.Context) (wire.QuiesceReply, error) {
 }
 
 // Resume ends a Quiesce: everything goes on under its old identity.
-func (c *Client) Resume(ctx context.Context) error { return c.order(ctx, wire.OpResume, nil) }
+func (c *Client) Resume(ctx context.Context) error {
+	return c.order(ctx, wire.OpResume, wire.ResumeRequest{})
+}
+
+// Held is a guest whose user processes stand still for a branch.
+type Held struct {
+	client *Client
+	call   *call
+	number uint64
+}
+
+// Branch makes the guest's user processes and runtimes stand still where they are, for the moment that the host needs to
+// branch the machine; Release must follow. The context is for both. When it ends, or the guest does not answer, they go on
+// as soon as the guest can be told.
+func (c *Client) Branch(ctx context.Context) (*Held, error) {
+	number := uint64(time.Now().UnixNano())
+	call, err := c.open(ctx, wire.OpBranch, wire.BranchRequest{Number: number})
+	if err != nil {
+		if _, refused := errors.AsType[*wire.Error](err); !refused {
+			go c.callOff(number)
+		}
+		return nil, err
+	}
+	return &Held{c, call, number}, nil
+}
+
+// callOff lets a guest go on whose branch has failed on the way.
+func (c *Client) callOff(number uint64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	_ = c.order(ctx, wire.OpResume, wire.ResumeRequest{Branch: number})
+}
+
+// Release lets the processes go on, and tells how long they stood still as the guest saw it.
+func (h *Held) Release() (time.Duration, error) {
+	defer h.call.close()
+	err := h.call.out.Frame(wire.TypeRelease, nil)
+	if err == nil {
+		err = h.call.readReply()
+	}
+	if err != nil {
+		go h.client.callOff(h.number)
+		return 0, fmt.Errorf("letting the guest go on: %w", err)
+	}
+	reply, err := decode[wire.Released](h.call.reply)
+	return time.Duration(reply.HeldNS), err
+}
+
+// Abandon breaks the connection without a word, as the restore of a child does. The guest stands still until a Resume or a
+// Refresh.
+func (h *Held) Abandon() { h.call.close() }
 
 // Refresh gives a restored guest its identity and lets its processes go. It is the first request in a restored guest; until
 // it has succeeded, nothing else is answered but Ping, Resume and PowerOff.

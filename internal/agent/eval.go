@@ -95,6 +95,17 @@ func (c *Client) Adopt(infos ...wire.RuntimeInfo) {
 	c.evaluators = evaluators
 }
 
+// Runtime returns what is known about a runtime without asking the guest.
+func (c *Client) Runtime(name string) (wire.RuntimeInfo, bool) {
+	c.mu.Lock()
+	e := c.evaluators[name]
+	c.mu.Unlock()
+	if e == nil {
+		return wire.RuntimeInfo{}, false
+	}
+	return e.known(), true
+}
+
 // InterruptRuntime interrupts the evaluation with this id, and reports whether it was running.
 func (c *Client) InterruptRuntime(ctx context.Context, name string, eval uint64) (bool, error) {
 	r, err := request[wire.RuntimeInterrupted](ctx, c, wire.OpRuntimeInterrupt, wire.RuntimeInterrupt{Name: name, Eval: eval})

@@ -7,6 +7,7 @@ package board
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -63,6 +64,9 @@ var extensions = []string{
 	"i", "m", "a", "f", "d", "c", "zicboz", "zicntr", "zicsr", "zifencei",
 	"zba", "zbb", "zbs", "sstc", "svadu",
 }
+
+// Extensions returns the ISA extensions that guests are told of.
+func Extensions() []string { return slices.Clone(extensions) }
 
 // CBOZBlockSize is the block of cbo.zero in bytes.
 const CBOZBlockSize = 64

@@ -268,8 +268,8 @@ func addCommands(root *cobra.Command, f *factory) {
 	)
 	for group, commands := range map[string][]*cobra.Command{
 		"start": {newQuickstart(f), newDoctor(f), newRun(f)},
-		"box":   {newFork(f), newExec(f), newEval(f), newPing(f), newLs(f), newKill(f)},
-		"snap":  {newSnapshot(f), newImages(f), newSnapshotInfo(f), newRmi(f)},
+		"box":   {newFork(f), newExec(f), newEval(f), newPing(f), newLs(f), newTree(f), newRollback(f), newWorkspace(f), newKill(f)},
+		"snap":  {newSnapshot(f), newSnapshotDiff(f), newSnapshotCompact(f), newImages(f), newSnapshotInfo(f), newVerify(f), newPack(f), newUnpack(f), newPush(f), newPull(f), newRmi(f)},
 		"host":  {newServe(f), newStop(f), newBench(f), newVersion(f)},
 	} {
 		for _, cmd := range commands {
@@ -278,5 +278,6 @@ func addCommands(root *cobra.Command, f *factory) {
 		}
 	}
 	root.AddCommand(newEnvironment(), newExitCodes())
+	completeFlags(root, f)
 	strictHelp(root)
 }

@@ -56,6 +56,11 @@ func newFake(dir string) *servertest.Fake {
 		{Step: "packages", Message: "fetching packages", Done: 2, Total: 2},
 		{Step: "boot"},
 	}
+	// What "bench branch" dirties memory with.
+	fake.Evals = map[string]sandbox.EvalResult{}
+	for _, mib := range []int{linkDirtyMiB, 30, 300} {
+		fake.Evals[dirtyCode(mib)] = sandbox.EvalResult{}
+	}
 	return fake
 }
 

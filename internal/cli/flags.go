@@ -77,6 +77,20 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
+// exclusive refuses more than one of some flags.
+func exclusive(cmd *cobra.Command, names ...string) error {
+	var given []string
+	for _, name := range names {
+		if cmd.Flags().Changed(name) {
+			given = append(given, "--"+name)
+		}
+	}
+	if len(given) < 2 {
+		return nil
+	}
+	return &usageError{msg: strings.Join(given, " and ") + " exclude each other", hint: "give one of them"}
+}
+
 func noArgs() cobra.PositionalArgs { return exactly(0, "") }
 
 // flagError words a flag that could not be parsed for people who do not know how

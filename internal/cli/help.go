@@ -38,6 +38,8 @@ FORKD_TOKEN          bearer token that the daemon demands and clients send
 FORKD_TAG            snapshot to use when no --tag is given; pyagent otherwise
 FORKD_HOME           where the daemon keeps its data; $XDG_DATA_HOME/forkd or
                      ~/.local/share/forkd otherwise
+FORKD_HUB_URL        the hub that names such as owner/name are of, for push and pull
+FORKD_HUB_TOKEN      bearer token for the hub
 FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
                      sources otherwise`,
 	}

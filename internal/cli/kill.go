@@ -26,7 +26,9 @@ func newKill(f *factory) *cobra.Command {
 		Aliases: []string{"destroy"},
 		Short:   "End sandboxes",
 		Long:    "End sandboxes and print the ids of those that were ended.",
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+
+		ValidArgsFunction: f.boxes(),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	cmd.Flags().BoolVar(&o.all, "all", false, "end all sandboxes")
 	cmd.Flags().StringVarP(&o.tag, "tag", "t", "", "end the sandboxes of this `snapshot`")

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"time"
+
+	"github.com/forkd-dev/forkd/client"
 )
 
 // progress shows work that takes its time, on standard error: on a terminal as
@@ -34,6 +36,11 @@ var stepTitles = map[string]string{
 	"boot":     "boot the parent",
 	"warm":     "warm the runtime",
 	"freeze":   "freeze the snapshot",
+	"branch":   "branch the sandbox",
+	"compact":  "flatten the chain",
+	"verify":   "verify every byte",
+	"pack":     "pack the snapshot",
+	"unpack":   "unpack the snapshot",
 	"open":     "open the snapshot, try one child",
 	"fork":     "fork the children",
 	"eval":     "evaluate " + probe + " in each",
@@ -76,6 +83,9 @@ func (p *progress) update(step, message string, done, total int64) {
 	}
 	fmt.Fprintf(p.io.Err, "\r\x1b[K%s  (%s)", message, brief(now.Sub(p.begun)))
 }
+
+// follow is update for what the daemon tells.
+func (p *progress) follow(s client.Progress) { p.update(s.Step, s.Message, s.Done, s.Total) }
 
 // end ends the step that is under way.
 func (p *progress) end() {

@@ -25,24 +25,42 @@ type snapshotOptions struct {
 	warmUp   []string
 	setup    []string
 	json     bool
+	branchFlags
 }
 
 func newSnapshot(f *factory) *cobra.Command {
 	o := &snapshotOptions{f: f}
 	cmd := &cobra.Command{
-		Use:   "snapshot --tag TAG [flags]",
-		Short: "Make a snapshot: boot a machine, warm its runtime, freeze it",
+		Use:   "snapshot {--tag TAG [flags] | --from-sandbox ID [--mode MODE]}",
+		Short: "Make a snapshot of a new machine, or of a running sandbox",
+		Long: `Boot a machine, warm its runtime and freeze it as a snapshot. Or, with
+--from-sandbox, branch a running sandbox, which goes on running.
+
+A branch holds the sandbox as it is: processes, open files, the state of the
+interpreter, file data, background jobs. Its mode says what is stored:
+
+  live  what has changed since the sandbox's snapshot or its last branch; the branch
+        can be forked from at once, before its bytes are on disk
+  diff  the same, but it can be forked from only when it is on disk
+  full  everything, so that it stands on no other snapshot`,
 		Example: `  forkd snapshot --tag science --modules numpy,json --packages jq
-  forkd snapshot --tag shell --runtime none --setup 'echo hello > /etc/motd'`,
+  forkd snapshot --tag shell --runtime none --setup 'echo hello > /etc/motd'
+  forkd snapshot --from-sandbox sb-0123456789ab --tag before-upgrade`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if o.from != "" {
+				return o.branch(cmd.Context())
+			}
 			return o.run(cmd.Context(), cmd.Flags().Changed("modules"))
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&o.tag, "tag", "t", "", "`name` of the snapshot (required)")
+	flags.StringVarP(&o.tag, "tag", "t", "", "`name` of the snapshot; made up for a branch if left out")
 	flags.IntVar(&o.memory, "memory-mib", 0, "RAM in `MiB` (default 512)")
-	flags.IntVar(&o.vcpus, "vcpus", 0, "`number` of virtual CPUs (default 1)")
+	flags.IntVar(&o.vcpus, "vcpus", 0, "`number` of virtual CPUs, 1 to 8 (default 1)")
 	flags.IntVar(&o.disk, "disk-mib", 0, "size of the writable disk in `MiB` (default 4096)")
 	flags.StringSliceVar(&o.packages, "packages", nil, "Debian `packages` to add")
 	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "Debian mirror (FORKD_DEBIAN_MIRROR)")
@@ -50,13 +68,14 @@ func newSnapshot(f *factory) *cobra.Command {
 	flags.StringSliceVar(&o.modules, "modules", nil, "`modules` that the runtime imports (default numpy)")
 	flags.StringArrayVar(&o.warmUp, "warm-up", nil, "`code` that the runtime evaluates once")
 	flags.StringArrayVar(&o.setup, "setup", nil, "shell `command` to run before the runtime starts")
+	o.branchFlags.add(cmd)
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
 
 func (o *snapshotOptions) run(ctx context.Context, modules bool) error {
 	if o.tag == "" {
-		return &usageError{msg: "missing --tag", hint: "usage: forkd snapshot --tag TAG [flags]"}
+		return &usageError{msg: "missing --tag", hint: "name the new snapshot with --tag, or branch a sandbox with --from-sandbox"}
 	}
 	req := client.SnapshotRequest{
 		Tag: o.tag, MemoryMiB: orNil(o.memory), VCPUs: orNil(o.vcpus), DiskMiB: orNil(o.disk),
@@ -79,14 +98,19 @@ func (o *snapshotOptions) run(ctx context.Context, modules bool) error {
 	if err != nil {
 		return err
 	}
-	if o.json {
-		return o.f.io.json(info)
+	return printMade(o.f.io, info, time.Since(start), o.json)
+}
+
+// printMade tells of a snapshot that was made.
+func printMade(io *Streams, info *client.SnapshotInfo, took time.Duration, json bool) error {
+	if json {
+		return io.json(info)
 	}
-	_, err = fmt.Fprintf(o.f.io.Out, "snapshot %s is ready (%s)\n", info.Tag, precise(millis(time.Since(start))))
+	_, err := fmt.Fprintf(io.Out, "snapshot %s is ready (%s)\n", info.Tag, precise(millis(took)))
 	return err
 }
 
 // createSnapshot makes a snapshot and shows how it goes on.
 func createSnapshot(ctx context.Context, show *progress, c *client.Client, req client.SnapshotRequest) (*client.SnapshotInfo, error) {
-	return c.CreateSnapshot(ctx, req, func(p client.Progress) { show.update(p.Step, p.Message, p.Done, p.Total) })
+	return c.CreateSnapshot(ctx, req, show.follow)
 }

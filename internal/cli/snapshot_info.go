@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -22,9 +23,11 @@ func newSnapshotInfo(f *factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "snapshot-info TAG",
 		Aliases: []string{"inspect"},
-		Short:   "Describe a snapshot: contents, sizes, dependents",
+		Short:   "Describe a snapshot: contents, sizes, chain, dependents",
 		Args:    exactly(1, "tag"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+
+		ValidArgsFunction: first(f.tags()),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	jsonFlag(cmd, &o.json)
 	return cmd
@@ -58,16 +61,23 @@ func describeSnapshot(io *Streams, s *client.SnapshotDetail) [][]string {
 		{"status", string(s.Status)},
 		{"bootable", strconv.FormatBool(s.Bootable)},
 		{"created", io.when(time.Unix(s.CreatedAtUnix, 0))},
-		{"dir", s.Dir},
+		{"branched from", cmp.Or(s.BranchedFrom, "-")},
 		{"engine", s.Engine},
 		{"vcpus", strconv.Itoa(s.VCPUs)},
 		{"memory", bytes(s.MemoryLogicalBytes)},
 		{"memory stored", bytes(s.MemoryPhysicalBytes)},
 		{"disk stored", bytes(s.DiskPhysicalBytes)},
 		{"machine state", bytes(s.VmstateBytes)},
+		{"disk of its own", bytes(s.ExclusiveBytes)},
 		{"modules", names(s.Modules)},
+		{"chain depth", strconv.Itoa(s.ChainDepth)},
 		{"ancestors", names(s.Ancestors)},
-		{"dependents", names(s.Dependents)},
+		{"snapshots on it", names(s.DependentSnapshots)},
+		{"sandboxes", names(s.Dependents)},
+		{"dir", s.Dir},
+	}
+	if s.Mode != "" {
+		rows = append(rows, []string{"mode", string(s.Mode)}, []string{"pause", fmt.Sprintf("%.2f ms", s.PauseMs)})
 	}
 	if s.Warning != "" {
 		rows = append(rows, []string{"warning", s.Warning})

@@ -8,5 +8,6 @@
 //
 // FORKD_TEST_HOME names a directory in which downloads, image and snapshot stay
 // for the next run. FORKD_TEST_RACE=1 builds the daemon with the race detector,
-// which makes it about ten times slower.
+// which makes it about ten times slower. FORKD_TEST_GO_STD=1 runs the tests of
+// many more packages of Go's standard library in the guest, for half an hour.
 package e2e

@@ -188,7 +188,7 @@ func TestLifetimeEndsAChildAndOnlyIt(t *testing.T) {
 func TestSnapshotInUseIsNotRemoved(t *testing.T) {
 	d := serve(t, cloneHome(t))
 	ids := d.fork(t, 3)
-	err := d.RemoveSnapshot(t.Context(), tag, client.RemoveOptions{})
+	_, err := d.RemoveSnapshot(t.Context(), tag, client.RemoveOptions{})
 	wantCode(t, err, "in_use", append(ids, "--force")...)
 	out, err := forkd(d.home, "rmi", tag).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), ids[0]) {

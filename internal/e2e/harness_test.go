@@ -186,7 +186,7 @@ func makeSnapshot(d *daemon, keyFile, agent string) error {
 		if made, _ := os.ReadFile(keyFile); string(made) == key && have.Bootable {
 			return nil
 		}
-		if err := d.RemoveSnapshot(ctx, tag, client.RemoveOptions{}); err != nil {
+		if _, err := d.RemoveSnapshot(ctx, tag, client.RemoveOptions{}); err != nil {
 			return err
 		}
 	}

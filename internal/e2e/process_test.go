@@ -58,10 +58,12 @@ func forkd(home string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startDaemon starts a daemon on a free port and waits until it serves.
-func startDaemon(home string) (*daemon, error) {
+// startDaemon starts a daemon on a free port, with more settings for its
+// environment, and waits until it serves.
+func startDaemon(home string, settings ...string) (*daemon, error) {
 	d := &daemon{home: home, done: make(chan struct{})}
 	d.cmd = forkd(home, "serve", "--json", "--listen", "127.0.0.1:0")
+	d.cmd.Env = append(d.cmd.Env, settings...)
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
@@ -121,9 +123,9 @@ func (d *daemon) stop() {
 }
 
 // serve starts a daemon in a home, for the time of a test.
-func serve(t *testing.T, home string) *daemon {
+func serve(t *testing.T, home string, settings ...string) *daemon {
 	t.Helper()
-	d, err := startDaemon(home)
+	d, err := startDaemon(home, settings...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -329,9 +329,54 @@ func (m *Machine) Freeze() (*Frozen, error) {
 	if m.running {
 		return nil, errors.New("machine must be paused before it is frozen")
 	}
+	return m.freeze()
+}
+
+// Branch is Pause, Freeze and Start in one: the machine stands still only for the
+// moment that it takes to seal its overlays, and goes on whatever happens. One
+// that does not run is frozen as it is, and does not run afterwards.
+//
+// What was packed has to be unpacked, which is done here if it was not before;
+// see page.Overlay.Unpack.
+func (m *Machine) Branch() (*Frozen, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running {
+		m.pause()
+		defer func() {
+			if !m.closed && !m.ended() {
+				m.start()
+			}
+		}()
+	}
+	return m.freeze()
+}
+
+// Unpack undoes a Pack, ahead of a Branch that should be quick. The machine may
+// run meanwhile.
+func (m *Machine) Unpack() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrEnded
+	}
+	return m.overlay.Unpack()
+}
+
+// freeze is Freeze for a caller that holds m.mu.
+func (m *Machine) freeze() (_ *Frozen, err error) {
 	if m.closed || m.ended() {
 		return nil, ErrEnded
 	}
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case *page.AllocError:
+			err = r
+		default:
+			panic(r)
+		}
+	}()
 	m.vm.Drain()
 	var w state.Writer
 	w.Section(clockSection, clockVersion).U64(uint64(m.clock.now()))

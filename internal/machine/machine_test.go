@@ -382,3 +382,68 @@ func BenchmarkRestore(b *testing.B) {
 		m.Close()
 	}
 }
+
+// frozenCount returns what the program count had counted in a frozen machine.
+func frozenCount(f *machine.Frozen) uint64 {
+	const off = counter - board.RAMBase
+	return binary.LittleEndian.Uint64(f.Memory.Get(off / page.Size)[off%page.Size:])
+}
+
+// branch branches a machine and returns what it had counted.
+func branch(t *testing.T, m *machine.Machine) (f *machine.Frozen, at uint64) {
+	t.Helper()
+	f, err := m.Branch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.Memory.Release()
+		f.Scratch.Release()
+	})
+	return f, frozenCount(f)
+}
+
+// A branch is of one instant; the machine goes on after it, and so does what was
+// made of the branch, each on its own.
+func TestBranchOfARunningMachine(t *testing.T) {
+	l := newLab(t)
+	m, _ := l.boot(count)
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, last := branch(t, m)
+	for range 10 {
+		m.Pack()
+		if err := m.Unpack(); err != nil {
+			t.Fatal(err)
+		}
+		before := last
+		eventually(t, "the source counts on", func() bool {
+			_, last = branch(t, m)
+			return last > before
+		})
+	}
+	f, at := branch(t, m)
+	child, _ := l.restore(f, 2)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child counts on", func() bool { _, n := branch(t, child); return n > at })
+	if frozenCount(f) != at {
+		t.Error("the branch has changed")
+	}
+	// One that stands still is frozen as it is and does not start.
+	m.Pause()
+	_, at = branch(t, m)
+	time.Sleep(5 * time.Millisecond)
+	if _, again := branch(t, m); again != at {
+		t.Errorf("a machine that was paused has gone on from %d to %d", at, again)
+	}
+	m.Close()
+	if _, err := m.Branch(); !errors.Is(err, machine.ErrEnded) {
+		t.Errorf("branch of a closed machine: %v", err)
+	}
+	if err := m.Unpack(); !errors.Is(err, machine.ErrEnded) {
+		t.Errorf("unpacking a closed machine: %v", err)
+	}
+}

@@ -89,10 +89,10 @@ func BenchmarkFirstWrite(b *testing.B) {
 }
 
 func BenchmarkSeal(b *testing.B) {
-	for _, pages := range []int{200, 50_000} {
+	for _, pages := range []int{200, 7_680, 76_800} {
 		b.Run(fmt.Sprint(pages), func(b *testing.B) {
 			arena := NewArena()
-			s := benchStack(b, arena, 1<<17)
+			s := benchStack(b, arena, 1<<18)
 			b.ReportAllocs()
 			for b.Loop() {
 				b.StopTimer()
@@ -105,6 +105,40 @@ func BenchmarkSeal(b *testing.B) {
 				b.StopTimer()
 				t.Release()
 				o.Close()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// The n-th branch of one machine, which has written 300 pages since the last one.
+func BenchmarkSealAtDepth(b *testing.B) {
+	for _, depth := range []int{0, 20, 64} {
+		b.Run(fmt.Sprint(depth), func(b *testing.B) {
+			arena := NewArena()
+			o := NewOverlay(benchStack(b, arena, 1<<18), arena, 0)
+			defer o.Close()
+			write := func() {
+				for n := range Number(300) {
+					mustWrite(b, o, n*800)[8]++
+				}
+			}
+			for range depth {
+				write()
+				o.Seal().Release()
+			}
+			top := o.base.Retain()
+			defer top.Release()
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				write()
+				b.StartTimer()
+				s := o.Seal()
+				b.StopTimer()
+				s.Release()
+				o.base.Release() // back to that depth
+				o.base = top.Retain()
 				b.StartTimer()
 			}
 		})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"sync"
 
@@ -21,6 +20,10 @@ import (
 // Page data lie at page-aligned offsets, so that a layer is used by mapping
 // its file. The digest in the header covers everything before the padding, the
 // padding is zero, and the block hashes cover the page data.
+//
+// The page data of a layer file are hashed when they are written, when they come
+// from elsewhere (Layer.Verify), and when somebody asks; not when a file is
+// opened, which costs time in proportion to its index.
 const (
 	fileMagic   = "forkdLYR"
 	fileVersion = 1
@@ -64,13 +67,36 @@ func (l layout) header() []byte {
 	return h[:headerSize] // a reserved word and the digest are zero
 }
 
+// File is what a layer is written to; an *os.File is one.
+type File interface {
+	io.WriterAt
+	Fd() uintptr
+}
+
+// WriteTo writes the layer to f as WriteLayer does, without what is as it was
+// below. From then on Digest tells what was written. Pages that are not any more
+// what a known digest says are an error that wraps ErrCorrupt.
+//
+// Preconditions: the limit is not above MaxLimit.
+func (l *Layer) WriteTo(f File) (Digest, error) {
+	d, err := WriteLayer(f, l.limit, l.All)
+	if err != nil {
+		return d, err
+	}
+	if known := l.Digest(); known != (Digest{}) && known != d {
+		return d, fmt.Errorf("%w: layer %v has become %v", ErrCorrupt, known, d)
+	}
+	l.saved.Store(&d)
+	return d, nil
+}
+
 // WriteLayer writes the pages that all yields to f, which must be empty; a nil
 // page is a hole. It does not sync. The digest is that of the layer which
 // OpenLayer will return.
 //
 // Preconditions: the numbers ascend and are below limit, limit is not above
 // MaxLimit, and the pages do not change meanwhile.
-func WriteLayer(f *os.File, limit Number, all func(func(Number, *Page) bool)) (Digest, error) {
+func WriteLayer(f File, limit Number, all func(func(Number, *Page) bool)) (Digest, error) {
 	var stored, holes []Number
 	var pages []*Page
 	next := int64(0)

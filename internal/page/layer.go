@@ -2,31 +2,99 @@ package page
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 )
 
 // Layer is an immutable set of pages. A number that the layer holds either has
 // contents or is a hole: a page that is all zeros in this layer whatever lies
 // below. Layers are reference counted; the creator holds the first reference.
+//
+// A layer that was sealed does not know yet which of its pages differ from what
+// lies below: finding out reads every page, and a machine is waiting. The first
+// who asks for the layer's contents pays for it.
 type Layer struct {
-	refs    atomic.Int64
-	limit   Number
-	numbers []Number // ascending, below limit
-	pages   []*Page  // parallel to numbers; nil: hole
-	stored  int      // pages that are not holes
-	arena   *Arena   // owns the pages, or
-	file    *mapping // holds them
+	refs  atomic.Int64
+	limit Number
+	index func() index           // what the layer holds; safe for concurrent use
+	saved atomic.Pointer[Digest] // of the file that holds the same contents
+	file  *mapping               // holds the pages, or
+	seal  *sealed                // does
+
+	mu     sync.Mutex
+	onFree []func() // guarded by mu
 }
 
-func newLayer(limit Number, numbers []Number, pages []*Page) *Layer {
-	l := &Layer{limit: limit, numbers: numbers, pages: pages}
+// index is what a layer holds.
+type index struct {
+	numbers []Number // ascending, below the limit
+	pages   []*Page  // parallel to numbers; nil: hole
+	stored  int      // pages that are not holes
+}
+
+func newIndex(numbers []Number, pages []*Page) index {
+	x := index{numbers: numbers, pages: pages}
 	for _, p := range pages {
 		if p != nil {
-			l.stored++
+			x.stored++
 		}
 	}
+	return x
+}
+
+func newFileLayer(limit Number, file *mapping, x index) *Layer {
+	l := &Layer{limit: limit, file: file, index: func() index { return x }}
 	l.refs.Store(1)
 	return l
+}
+
+// sealed is the pages of an overlay, as they were when it was sealed.
+type sealed struct {
+	arena *Arena
+	pages table
+	below atomic.Pointer[Stack] // nil once the differences are known
+}
+
+func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack) *Layer {
+	s := &sealed{arena: arena, pages: pages}
+	s.below.Store(below.Retain())
+	l := &Layer{limit: limit, seal: s, index: sync.OnceValue(s.compare)}
+	l.refs.Store(1)
+	return l
+}
+
+// compare finds the pages that differ from those below. The others stay in
+// memory, because stacks lead to them.
+func (s *sealed) compare() index {
+	below := s.below.Load()
+	numbers := s.pages.numbers()
+	slices.Sort(numbers)
+	pages := make([]*Page, 0, len(numbers))
+	numbers = slices.DeleteFunc(numbers, func(n Number) bool {
+		p := s.pages.get(n)
+		if *p == *below.Get(n) {
+			return true
+		}
+		if IsZero(p) {
+			p = nil
+		}
+		pages = append(pages, p)
+		return false
+	})
+	s.unlink()
+	return newIndex(numbers, pages)
+}
+
+// unlink gives up the stack below.
+func (s *sealed) unlink() {
+	if below := s.below.Swap(nil); below != nil {
+		below.Release()
+	}
+}
+
+func (s *sealed) free() {
+	s.unlink()
+	s.arena.Free(s.pages.all()...)
 }
 
 // Limit returns the size in pages of the address space that the layer was made
@@ -35,15 +103,16 @@ func (l *Layer) Limit() Number { return l.limit }
 
 // Len returns how many page numbers the layer holds, and Stored how many of
 // them have contents.
-func (l *Layer) Len() int    { return len(l.numbers) }
-func (l *Layer) Stored() int { return l.stored }
+func (l *Layer) Len() int    { return len(l.index().numbers) }
+func (l *Layer) Stored() int { return l.index().stored }
 
-// Digest returns the content hash of a layer from OpenLayer, else zeros.
+// Digest returns the content hash of a layer that OpenLayer returned or Write
+// has written; zeros of any other.
 func (l *Layer) Digest() Digest {
-	if l.file == nil {
-		return Digest{}
+	if d := l.saved.Load(); d != nil {
+		return *d
 	}
-	return l.file.digest
+	return Digest{}
 }
 
 // Intact reports a layer whose file has been truncated or written to since it
@@ -59,8 +128,9 @@ func (l *Layer) Intact() error {
 
 // All iterates over the layer in ascending order; a nil page is a hole.
 func (l *Layer) All(yield func(Number, *Page) bool) {
-	for i, n := range l.numbers {
-		if !yield(n, l.pages[i]) {
+	x := l.index()
+	for i, n := range x.numbers {
+		if !yield(n, x.pages[i]) {
 			return
 		}
 	}
@@ -69,11 +139,12 @@ func (l *Layer) All(yield func(Number, *Page) bool) {
 // Get returns the layer's page n. ok tells whether the layer holds n at all; a
 // nil page with ok is a hole.
 func (l *Layer) Get(n Number) (p *Page, ok bool) {
-	i, ok := slices.BinarySearch(l.numbers, n)
+	x := l.index()
+	i, ok := slices.BinarySearch(x.numbers, n)
 	if !ok {
 		return nil, false
 	}
-	return l.pages[i], true
+	return x.pages[i], true
 }
 
 // Retain takes another reference.
@@ -88,10 +159,36 @@ func (l *Layer) Release() {
 	switch n := l.refs.Add(-1); {
 	case n < 0:
 		panic("BUG: layer released twice")
-	case n > 0:
-	case l.file != nil:
-		l.file.close()
-	case l.arena != nil:
-		l.arena.Free(slices.DeleteFunc(l.pages, func(p *Page) bool { return p == nil })...)
+	case n == 0:
+		l.free()
 	}
+}
+
+// OnFree has fn called before the layer's memory is freed, when nobody uses its
+// pages any more: whoever knows something by the place of a page forgets it then.
+// fn must not use the layer. The caller holds a reference.
+func (l *Layer) OnFree(fn func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.onFree = append(l.onFree, fn)
+}
+
+func (l *Layer) free() {
+	for _, fn := range l.onFree {
+		fn()
+	}
+	if l.file != nil {
+		l.file.close()
+	} else {
+		l.seal.free()
+	}
+}
+
+// owns reports whether p is the layer's memory for page n.
+func (l *Layer) owns(n Number, p *Page) bool {
+	if l.seal != nil {
+		return l.seal.pages.get(n) == p
+	}
+	q, _ := l.Get(n)
+	return q == p
 }

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -21,9 +22,10 @@ type mapping struct {
 	digest Digest // of a layer file
 }
 
-// OpenLayer maps a layer file after verifying all of it. Errors other than
-// from the system wrap ErrCorrupt, and all name the file. The file must not be
-// changed afterwards (see Layer.Intact); it may be unlinked.
+// OpenLayer maps a layer file after verifying its size, header and index; see
+// Layer.Verify for the pages. Errors other than from the system wrap
+// ErrCorrupt, and all name the file. The file must not be changed afterwards
+// (see Layer.Intact); it may be unlinked.
 func OpenLayer(path string) (*Layer, error) {
 	m, err := openFile(path)
 	if err != nil {
@@ -93,9 +95,9 @@ func (m *mapping) intact() error {
 }
 
 // mapAll maps the file from its beginning, because the host's pages may be
-// larger than ours. flags say whether to read it all now.
-func (m *mapping) mapAll(flags int) (err error) {
-	m.mem, err = unix.Mmap(int(m.file.Fd()), 0, int(m.size), unix.PROT_READ, unix.MAP_SHARED|flags)
+// larger than ours.
+func (m *mapping) mapAll() (err error) {
+	m.mem, err = unix.Mmap(int(m.file.Fd()), 0, int(m.size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes: %w", m.size, err)
 	}
@@ -106,7 +108,7 @@ func (m *mapping) raw() (*Layer, error) {
 	if m.size == 0 || m.size%Size != 0 || m.size > MaxLimit*Size {
 		return nil, fmt.Errorf("%w: %d bytes is not 1 to %d whole pages", ErrCorrupt, m.size, MaxLimit)
 	}
-	if err := m.mapAll(0); err != nil {
+	if err := m.mapAll(); err != nil {
 		return nil, err
 	}
 	numbers := make([]Number, m.size/Size)
@@ -114,51 +116,107 @@ func (m *mapping) raw() (*Layer, error) {
 	for i := range numbers {
 		numbers[i], pages[i] = Number(i), (*Page)(m.mem[i*Size:])
 	}
-	layer := newLayer(Number(len(numbers)), numbers, pages)
-	layer.file = m
-	return layer, nil
+	return newFileLayer(Number(len(numbers)), m, newIndex(numbers, pages)), nil
 }
 
-// layer verifies and maps a layer file. Verifying reads rather than maps: a
-// file that is truncated meanwhile, or a bad disk, is then an error and not a
-// bus error.
+// layer verifies the metadata of a layer file and maps it. Metadata are read
+// rather than mapped: a file that is truncated meanwhile, or a bad disk, is then
+// an error and not a bus error.
 func (m *mapping) layer() (*Layer, error) {
-	l, err := m.readHeader()
+	l, meta, err := m.readMeta()
 	if err != nil {
 		return nil, err
 	}
-	meta := make([]byte, l.data())
-	if err := m.readAt(meta, 0); err != nil {
-		return nil, err
-	}
-	if m.digest = Digest(meta[digestAt:headerSize]); metaDigest(meta[:l.meta()]) != m.digest {
-		return nil, fmt.Errorf("%w: index does not match its hash", ErrCorrupt)
-	}
-	for _, b := range meta[l.meta():] {
-		if b != 0 {
-			return nil, fmt.Errorf("%w: padding is not zero", ErrCorrupt)
-		}
-	}
-	index, hashes := meta[headerSize:l.meta()], meta[l.meta()-sha256.Size*l.blocks():l.meta()]
-	numbers, at, err := parseIndex(l, index)
+	m.digest = Digest(meta[digestAt:headerSize])
+	numbers, at, err := parseIndex(l, meta[headerSize:l.meta()])
 	if err != nil {
 		return nil, err
 	}
-	if err := m.verifyBlocks(l, hashes); err != nil {
+	if err := m.mapAll(); err != nil {
 		return nil, err
 	}
-	if err := m.mapAll(unix.MAP_POPULATE); err != nil {
-		return nil, err
-	}
+	// Only a hint: a layer that the host does not have in memory is read in one
+	// go, not page by page as a guest comes by. Entering it into the page tables
+	// would take a hundred times as long, and saves only some of the first faults.
+	_ = unix.Madvise(m.mem, unix.MADV_WILLNEED)
 	pages := make([]*Page, len(numbers))
 	for i, at := range at {
 		if at >= 0 {
 			pages[i] = (*Page)(m.mem[l.data()+int64(at)*Size:])
 		}
 	}
-	layer := newLayer(Number(l.limit), numbers, pages)
-	layer.file = m
+	layer := newFileLayer(Number(l.limit), m, newIndex(numbers, pages))
+	layer.saved.Store(&m.digest)
 	return layer, nil
+}
+
+// Verify reads the whole file of a layer from OpenLayer and compares it with its
+// hashes. done, which may be nil, is called with the number of bytes after each
+// block, from several goroutines. The error wraps ErrCorrupt, or is that of ctx;
+// it names the file.
+func (l *Layer) Verify(ctx context.Context, done func(n int64)) error {
+	if l.file == nil || l.Digest() == (Digest{}) {
+		return nil // never left memory, or has no hashes
+	}
+	if err := l.file.verify(ctx, done); err != nil {
+		return fmt.Errorf("%s: %w", l.file.path, err)
+	}
+	return nil
+}
+
+func (m *mapping) verify(ctx context.Context, done func(int64)) error {
+	l, meta, err := m.readMeta()
+	if err != nil {
+		return err
+	}
+	if Digest(meta[digestAt:headerSize]) != m.digest {
+		return fmt.Errorf("%w: has become another layer", ErrCorrupt)
+	}
+	if done == nil {
+		done = func(int64) {}
+	}
+	done(l.data())
+	hashes := meta[l.meta()-sha256.Size*l.blocks() : l.meta()]
+	return eachBlock(l.stored*Size, func(i int, block []byte) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := m.readAt(block, l.data()+int64(i)*blockSize); err != nil {
+			return err
+		}
+		if sha256.Sum256(block) != [sha256.Size]byte(hashes[i*sha256.Size:]) {
+			return fmt.Errorf("%w: pages in block %d do not match their hash", ErrCorrupt, i)
+		}
+		done(int64(len(block)))
+		return nil
+	})
+}
+
+// Maps reports whether a layer is from the file that has that name now.
+func (l *Layer) Maps(path string) bool {
+	if l.file == nil {
+		return false
+	}
+	named, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	mapped, err := l.file.file.Stat()
+	return err == nil && os.SameFile(named, mapped)
+}
+
+// LinkTo gives the file of a layer from OpenLayer or OpenRaw another name, on
+// the same file system. It fails if the file has no name any more.
+func (l *Layer) LinkTo(path string) error {
+	if l.file == nil {
+		return fmt.Errorf("linking %s: %w: the layer has no file", path, os.ErrInvalid)
+	}
+	// Through the descriptor, because the name may be another file's by now.
+	from := fmt.Sprintf("/proc/self/fd/%d", l.file.file.Fd())
+	if err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return fmt.Errorf("linking %s to %s: %w", path, l.file.path, err)
+	}
+	return nil
 }
 
 // readAt fills b from the file.
@@ -170,6 +228,27 @@ func (m *mapping) readAt(b []byte, offset int64) error {
 		return fmt.Errorf("reading layer: %w", err)
 	}
 	return nil
+}
+
+// readMeta reads everything before the pages and checks it, but for the order of
+// the index.
+func (m *mapping) readMeta() (l layout, meta []byte, err error) {
+	if l, err = m.readHeader(); err != nil {
+		return l, nil, err
+	}
+	meta = make([]byte, l.data())
+	if err := m.readAt(meta, 0); err != nil {
+		return l, nil, err
+	}
+	if metaDigest(meta[:l.meta()]) != Digest(meta[digestAt:headerSize]) {
+		return l, nil, fmt.Errorf("%w: index does not match its hash", ErrCorrupt)
+	}
+	for _, b := range meta[l.meta():] {
+		if b != 0 {
+			return l, nil, fmt.Errorf("%w: padding is not zero", ErrCorrupt)
+		}
+	}
+	return l, meta, nil
 }
 
 // readHeader reads and checks the header. Sizes come from the file, so they
@@ -221,16 +300,4 @@ func parseIndex(l layout, b []byte) (numbers []Number, at []int32, err error) {
 		numbers[k], last = Number(n), n
 	}
 	return numbers, at, nil
-}
-
-func (m *mapping) verifyBlocks(l layout, hashes []byte) error {
-	return eachBlock(l.stored*Size, func(i int, block []byte) error {
-		if err := m.readAt(block, l.data()+int64(i)*blockSize); err != nil {
-			return err
-		}
-		if sha256.Sum256(block) != [sha256.Size]byte(hashes[i*sha256.Size:]) {
-			return fmt.Errorf("%w: pages in block %d do not match their hash", ErrCorrupt, i)
-		}
-		return nil
-	})
 }

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,14 +27,23 @@ func refused(t *testing.T, what string, data []byte, reason string) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := OpenLayer(path)
+	err := openAndVerify(path)
 	if err == nil {
-		l.Release()
 		t.Fatalf("%s: accepted", what)
 	}
 	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), reason) {
 		t.Fatalf("%s: error %q should wrap ErrCorrupt, name %s and say %q", what, err, path, reason)
 	}
+}
+
+// openAndVerify is what is done with a layer file that comes from elsewhere.
+func openAndVerify(path string) error {
+	l, err := OpenLayer(path)
+	if err != nil {
+		return err
+	}
+	defer l.Release()
+	return l.Verify(context.Background(), nil)
 }
 
 func goldenBytes(t testing.TB) []byte {
@@ -83,19 +94,114 @@ func TestEveryFlippedByteIsRefused(t *testing.T) {
 	}
 	for i, b := range good {
 		put(i, b^1<<(i%8))
-		if l, err := OpenLayer(path); !errors.Is(err, ErrCorrupt) {
-			if err == nil {
-				l.Release()
-			}
+		if err := openAndVerify(path); !errors.Is(err, ErrCorrupt) {
 			t.Fatalf("byte %d flipped: error %v", i, err)
+		}
+		if l, err := OpenLayer(path); err == nil {
+			if l.Release(); i < Size {
+				t.Fatalf("byte %d of the metadata flipped: opened", i)
+			}
 		}
 		put(i, b)
 	}
-	l, err := OpenLayer(path)
-	if err != nil {
+	if err := openAndVerify(path); err != nil {
 		t.Fatalf("restored file: %v", err)
 	}
-	l.Release()
+}
+
+// Verify reads the file as it is now, tells how far it is, and can be ended.
+func TestVerifyOpenLayer(t *testing.T) {
+	const limit = 3 * blockPages
+	stamps := map[Number]uint64{}
+	for n := range Number(2*blockPages + 5) {
+		stamps[n] = uint64(n) + 1
+	}
+	path, _ := writeFile(t, limit, entries(limit, stamps))
+	l, err := OpenLayer(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	var sum atomic.Int64
+	if err := l.Verify(context.Background(), func(n int64) { sum.Add(n) }); err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Load() != st.Size() {
+		t.Errorf("it tells of %d bytes, the file has %d", sum.Load(), st.Size())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := l.Verify(ctx, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error of a verification that was ended: %v", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{0xaa}, st.Size()-1); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Verify(context.Background(), nil); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error of a file that has changed since: %v", err)
+	}
+	other, _ := writeFile(t, limit, entries(limit, nil))
+	if err := os.Rename(other, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Verify(context.Background(), nil); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the mapped file is verified, not the one that has its name now: %v", err)
+	}
+}
+
+func TestLinkTo(t *testing.T) {
+	path, digest := writeFile(t, 10, entries(10, map[Number]uint64{3: 1}))
+	l, err := OpenLayer(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	link := path + ".link"
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.LinkTo(link); err != nil {
+		t.Fatal(err)
+	}
+	again, err := OpenLayer(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Release()
+	other, _ := writeFile(t, 10, entries(10, map[Number]uint64{3: 1}))
+	if !l.Maps(link) || l.Maps(other) || l.Maps(path) {
+		t.Error("the layer does not know its file")
+	}
+	if again.Digest() != digest {
+		t.Error("the link is another file")
+	}
+	if err := l.LinkTo(link); !errors.Is(err, os.ErrExist) {
+		t.Errorf("linking over a file: %v", err)
+	}
+	if err := errors.Join(os.Remove(link), os.Remove(path+".moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.LinkTo(link); err == nil {
+		t.Error("a file without a name was linked")
+	}
+	a := NewArena()
+	noLeak(t, a)
+	o := NewOverlay(NewStack(10), a, 0)
+	defer o.Close()
+	sealed := o.Seal()
+	defer sealed.Release()
+	if err := sealed.Layers()[0].LinkTo(link); err == nil {
+		t.Error("a layer in memory was linked")
+	}
 }
 
 func TestDamagedFilesAreRefused(t *testing.T) {
@@ -361,13 +467,16 @@ func FuzzOpenLayer(f *testing.F) {
 			t.Fatal(err)
 		}
 		l, err := OpenLayer(file.Name())
+		if err == nil {
+			defer l.Release()
+			err = l.Verify(context.Background(), nil)
+		}
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), file.Name()) {
 				t.Fatalf("error %v", err)
 			}
 			return
 		}
-		defer l.Release()
 		path, digest := writeFile(t, l.Limit(), l.All)
 		if again, err := os.ReadFile(path); err != nil || !bytes.Equal(again, b) || digest != l.Digest() {
 			t.Fatalf("accepted a file that is not in the form that WriteLayer gives it (%v)", err)

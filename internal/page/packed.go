@@ -22,6 +22,7 @@ const (
 	pageWords  = Size / wordSize
 	runHeader  = 4
 	maxRunGap  = 1 // unchanged words worth storing to save a header
+	maxRecord  = Size * 3 / 4
 	indexBytes = 8 // of numbers and offsets, per page
 )
 
@@ -36,14 +37,20 @@ func (p *packed) find(n Number) (int, bool) {
 	return slices.BinarySearch(p.numbers, n)
 }
 
-// add appends a page unless it is as it was below. Numbers must ascend.
-func (p *packed) add(n Number, page, below *Page) {
+// add appends a page unless it is as it was below. Numbers must ascend. It
+// reports whether the page can go: one that has changed all over takes less time
+// where it is, and hardly more memory.
+func (p *packed) add(n Number, page, below *Page) bool {
 	start := len(p.data)
-	p.data = appendDifference(p.data, page, below)
-	if len(p.data) > start {
+	data := appendDifference(p.data, page, below)
+	if len(data)-start > maxRecord {
+		return false
+	}
+	if p.data = data; len(data) > start {
 		p.numbers = append(p.numbers, n)
 		p.offsets = append(p.offsets, uint32(start))
 	}
+	return true
 }
 
 // copyFrom appends the i-th page of q as it is.
@@ -72,8 +79,10 @@ func (p *packed) apply(i int, page *Page) {
 }
 
 // appendDifference appends the runs of words in which page differs from below.
+// It may stop when it has appended more than maxRecord bytes.
 func appendDifference(out []byte, page, below *Page) []byte {
-	for w := nextDifference(page, below, 0); w < pageWords; {
+	most := len(out) + maxRecord
+	for w := nextDifference(page, below, 0); w < pageWords && len(out) <= most; {
 		end := w + 1 // behind the last word of the run
 		next := nextDifference(page, below, end)
 		for next < pageWords && next-end <= maxRunGap {

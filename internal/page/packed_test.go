@@ -2,6 +2,7 @@ package page
 
 import (
 	"math/rand/v2"
+	"sync"
 	"testing"
 )
 
@@ -43,7 +44,17 @@ func TestPackKeepsDifferencesOnly(t *testing.T) {
 			for i := range p {
 				p[i]++
 			}
-		}, 1, indexBytes + runHeader + Size},
+		}, 1, Size},
+		{"all but a quarter", func(p *Page) {
+			for i := range p[:Size*3/4] {
+				p[i]++
+			}
+		}, 1, Size},
+		{"half", func(p *Page) {
+			for i := range p[:Size/2] {
+				p[i]++
+			}
+		}, 1, indexBytes + runHeader + Size/2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := NewArena()
@@ -55,8 +66,8 @@ func TestPackKeepsDifferencesOnly(t *testing.T) {
 			if o.Pages() != tc.pages || o.Bytes() != tc.bytes || o.Private(2) != (tc.pages > 0) {
 				t.Errorf("holds %d pages in %d bytes, private %v; want %d in %d", o.Pages(), o.Bytes(), o.Private(2), tc.pages, tc.bytes)
 			}
-			if a.InUse() != held-1 {
-				t.Errorf("the arena has %d pages in use, want %d", a.InUse(), held-1)
+			if n := held - 1 + tc.bytes/Size; a.InUse() != n || o.Resident() != 0 {
+				t.Errorf("the arena has %d pages in use, want %d; %d are worth packing", a.InUse(), n, o.Resident())
 			}
 			if *o.Read(2) != want {
 				t.Error("page changed by packing")
@@ -83,6 +94,76 @@ func TestPackAgain(t *testing.T) {
 		if *o.Read(n) != want {
 			t.Errorf("page %d is wrong", n)
 		}
+	}
+}
+
+// A page that was not worth packing is looked at again once it was written to.
+func TestPackLooksAgainAtPagesThatAreWritten(t *testing.T) {
+	a := NewArena()
+	o := overlayOf(t, a, 8)
+	for n := range Number(4) {
+		p := mustWrite(t, o, n)
+		for i := range p {
+			p[i]++
+		}
+	}
+	o.Pack()
+	held := a.InUse()
+	if o.Pages() != 4 || o.Resident() != 0 {
+		t.Fatalf("%d pages, %d of them worth packing; want 4, none", o.Pages(), o.Resident())
+	}
+	*mustWrite(t, o, 1) = *stamped(2) // as it was
+	mustWrite(t, o, 2)[0] = 0
+	mustWrite(t, o, 5)[0]++
+	if o.Resident() != 3 {
+		t.Errorf("%d pages are worth packing, want 3", o.Resident())
+	}
+	o.Pack()
+	if o.Pages() != 4 || a.InUse() != held-1 {
+		t.Errorf("%d pages, and %d in the arena; want 4, and one less than the %d before", o.Pages(), a.InUse(), held)
+	}
+	if *o.Read(1) != *stamped(2) || o.Read(2)[0] != 0 || o.Read(3)[0] != stamped(4)[0]+1 {
+		t.Error("pages are wrong")
+	}
+	o.Seal().Release()
+	if o.Pages() != 0 || o.Resident() != 0 {
+		t.Errorf("a sealed overlay has %d pages, %d worth packing", o.Pages(), o.Resident())
+	}
+}
+
+// Pages come back while others are read and written.
+func TestUnpack(t *testing.T) {
+	const limit = 1000
+	a := NewArena()
+	o := overlayOf(t, a, limit)
+	for n := Number(0); n < limit; n += 2 {
+		mustWrite(t, o, n)[100] = 7
+	}
+	o.Pack()
+	before := a.InUse()
+	var others sync.WaitGroup
+	others.Go(func() {
+		for n := Number(0); n < limit; n += 2 {
+			if o.Read(limit - 2 - n)[100] != 7 {
+				t.Error("page is wrong while it is unpacked")
+			}
+			mustWrite(t, o, n+1)[100] = 8
+		}
+	})
+	if err := o.Unpack(); err != nil {
+		t.Fatal(err)
+	}
+	others.Wait()
+	if o.packed != nil || o.hidden != 0 || o.Pages() != limit || a.InUse() != before+limit {
+		t.Errorf("%d pages, %d hidden, %d came from the arena; want %d, 0, %d", o.Pages(), o.hidden, a.InUse()-before, limit, limit)
+	}
+	for n := range Number(limit) {
+		if o.Read(n)[100] != byte(7+n%2) {
+			t.Errorf("page %d is wrong", n)
+		}
+	}
+	if err := o.Unpack(); err != nil {
+		t.Error(err)
 	}
 }
 

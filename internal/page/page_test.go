@@ -2,6 +2,7 @@ package page
 
 import (
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -100,7 +101,9 @@ func (w *world) stack() modelStack     { return w.stacks[w.rng.IntN(len(w.stacks
 
 func (w *world) write() {
 	m, n := w.machine(), Number(w.rng.IntN(int(w.limit)))
-	private, before := m.Private(n), m.Pages()
+	m.mu.Lock()
+	private, before := m.holds(n), m.pages.used+m.hidden
+	m.mu.Unlock()
 	p, moved, err := m.Write(n)
 	if err != nil {
 		w.t.Fatal(err)
@@ -246,7 +249,10 @@ func TestQuota(t *testing.T) {
 		t.Errorf("third page: moved %v, error %v; want ErrQuota", moved, err)
 	}
 	o.Seal().Release()
-	mustWrite(t, o, 3)
+	mustWrite(t, o, 1) // counts once
+	if _, _, err := o.Write(3); err != ErrQuota {
+		t.Errorf("third page after a seal: %v, want ErrQuota", err)
+	}
 }
 
 // What a seal keeps: changes, not pages that were merely written.
@@ -302,18 +308,76 @@ func TestSealKeepsChangesOnly(t *testing.T) {
 	if _, ok := top.Get(9); ok {
 		t.Error("Get finds a page that the layer does not hold")
 	}
-	if n := a.InUse(); n != 4 {
-		t.Errorf("%d pages in use, want 4: three of the first seal, one of the second", n)
+	if n := a.InUse(); n != 3+4 {
+		t.Errorf("%d pages in use, want the three of the first seal and the four of the second", n)
 	}
 	var all []Number
 	for n, p := range second.All {
-		if IsZero(p) && n > 6 {
-			t.Errorf("page %d is listed but has no contents", n)
+		if *p != *second.Get(n) {
+			t.Errorf("page %d is listed with other contents than it has", n)
 		}
-		all = append(all, n)
+		if !IsZero(p) {
+			all = append(all, n)
+		}
 	}
-	if want := []Number{0, 1, 2, 3, 4, 5, 6, 7, 9}; !slices.Equal(all, want) {
-		t.Errorf("stack lists %v, want %v", all, want)
+	if want := []Number{7, 9}; !slices.Equal(all, want) {
+		t.Errorf("stack lists contents of %v, want %v", all, want)
+	}
+}
+
+// What is cached about the pages of the stack that a machine started from must
+// not be taken for what the machine has written since, sealed or not.
+func TestPrivateIsWithRespectToTheOrigin(t *testing.T) {
+	a := NewArena()
+	noLeak(t, a)
+	empty := NewStack(10)
+	parent := NewOverlay(empty, a, 0)
+	empty.Release()
+	for n := range Number(5) {
+		*mustWrite(t, parent, n) = *stamped(uint64(n + 1))
+	}
+	origin := parent.Seal()
+	defer origin.Release()
+	if !parent.Private(1) || parent.Private(7) {
+		t.Error("the parent has written page 1, and not page 7")
+	}
+	parent.Close()
+
+	o := NewOverlay(origin, a, 0)
+	defer o.Close()
+	private := func(when string, want ...Number) {
+		t.Helper()
+		var got []Number
+		for n := range o.Limit() {
+			if o.Private(n) {
+				got = append(got, n)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: private pages are %v, want %v", when, got, want)
+		}
+	}
+	private("at first")
+	*mustWrite(t, o, 1) = *stamped(100)
+	*mustWrite(t, o, 2) = Page{}
+	private("written", 1, 2)
+	first := o.Seal()
+	defer first.Release()
+	private("sealed", 1, 2)
+	*mustWrite(t, o, 7) = *stamped(7)
+	private("written again", 1, 2, 7)
+	o.Pack()
+	private("packed", 1, 2, 7)
+	o.Seal().Release()
+	private("sealed again", 1, 2, 7)
+	*mustWrite(t, o, 1) = *stamped(2) // as it was in the origin, but elsewhere
+	o.Seal().Release()
+	private("as it was", 1, 2, 7)
+
+	child := NewOverlay(first, a, 0)
+	defer child.Close()
+	if child.Private(1) || child.Private(2) {
+		t.Error("a child of the branch takes the branch's pages for its own")
 	}
 }
 
@@ -396,5 +460,46 @@ func TestTable(t *testing.T) {
 		if len(table.slots) > 4*len(pages) {
 			t.Errorf("stride %d: %d slots for %d pages", stride, len(table.slots), len(pages))
 		}
+	}
+}
+
+// A quota is for the pages of the stack that were ever written, so sealing does
+// not give a machine new ones, and writing a page anew costs it none.
+func TestQuotaOutlivesSeals(t *testing.T) {
+	arena, base := NewArena(), NewStack(64)
+	defer base.Release()
+	o := NewOverlay(base, arena, 8)
+	defer o.Close()
+	write := func(n Number, v byte) error {
+		p, _, err := o.Write(n)
+		if err == nil {
+			p[0] = v
+		}
+		return err
+	}
+	for round := range byte(5) {
+		for n := range Number(6) {
+			if err := write(n, round+1); err != nil {
+				t.Fatalf("round %d: page %d: %v", round, n, err)
+			}
+		}
+		if round == 3 {
+			o.Pack()
+			if err := write(2, 99); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o.Seal().Release()
+	}
+	for _, n := range []Number{40, 41} {
+		if err := write(n, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := write(42, 1); !errors.Is(err, ErrQuota) {
+		t.Errorf("the ninth page: %v", err)
+	}
+	if err := write(3, 7); err != nil {
+		t.Errorf("a page that was sealed before: %v", err)
 	}
 }

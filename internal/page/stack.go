@@ -5,12 +5,15 @@ import (
 	"sync/atomic"
 )
 
+// A leaf is copied for each page of a layer that lies alone, and the list of
+// leaves for each layer. With 128 pages both are small: a KiB, and 64 KiB for a
+// disk of 4 GiB.
 const (
-	leafShift = 9
+	leafShift = 7
 	leafPages = 1 << leafShift
 )
 
-// leaf is the part of a stack's index that covers 2 MiB. It is shared between
+// leaf is the part of a stack's index that covers 512 KiB. It is shared between
 // stacks and never changed once a stack has been returned.
 type leaf [leafPages]*Page
 
@@ -32,38 +35,55 @@ func NewStack(limit Number) *Stack {
 	return s
 }
 
-// Push returns a new stack with l on top of s. It shares all of the index that
-// l does not touch, so it costs time in proportion to the pages of l. It takes
-// a reference to l and does not consume the caller's reference to s.
+// Push returns a new stack with layers, bottom first, on top of s. It shares all
+// of the index that they do not touch, so it costs time in proportion to their
+// pages. It takes a reference to each and does not consume the caller's
+// reference to s.
 //
-// Preconditions: l's limit is not above the stack's. A layer from a file can
+// Preconditions: no layer's limit is above the stack's. A layer from a file can
 // have any limit, so whoever opens it compares first.
-func (s *Stack) Push(l *Layer) *Stack {
-	if l.limit > s.limit {
-		panic("BUG: layer pushed on a stack that is smaller")
+func (s *Stack) Push(layers ...*Layer) *Stack {
+	for _, l := range layers {
+		if l.limit > s.limit {
+			panic("BUG: layer pushed on a stack that is smaller")
+		}
 	}
+	t := s.under(layers...)
+	for _, l := range layers {
+		x := l.index()
+		for i, n := range x.numbers {
+			t.set(s, n, x.pages[i])
+		}
+	}
+	return t
+}
+
+// under returns a stack of the layers of s and others on top that leads to the
+// pages of s only.
+func (s *Stack) under(others ...*Layer) *Stack {
 	t := &Stack{
 		limit:  s.limit,
 		leaves: slices.Clone(s.leaves),
-		layers: slices.Concat(s.layers, []*Layer{l}),
+		layers: slices.Concat(s.layers, others),
 	}
 	t.refs.Store(1)
-	for _, below := range t.layers {
-		below.Retain()
-	}
-	copied := -1
-	for i, n := range l.numbers {
-		at := int(n >> leafShift)
-		if at != copied {
-			fresh := new(leaf)
-			if t.leaves[at] != nil {
-				*fresh = *t.leaves[at]
-			}
-			t.leaves[at], copied = fresh, at
-		}
-		t.leaves[at][n%leafPages] = l.pages[i]
+	for _, l := range t.layers {
+		l.Retain()
 	}
 	return t
+}
+
+// set has t, which was made from s and which nobody else knows yet, lead to p.
+func (t *Stack) set(s *Stack, n Number, p *Page) {
+	at := n >> leafShift
+	if t.leaves[at] == s.leaves[at] {
+		fresh := new(leaf)
+		if shared := s.leaves[at]; shared != nil {
+			*fresh = *shared
+		}
+		t.leaves[at] = fresh
+	}
+	t.leaves[at][n%leafPages] = p
 }
 
 // Limit returns the number of pages in the address space.
@@ -90,6 +110,21 @@ func (s *Stack) lookup(n Number) *Page {
 	return l[n%leafPages]
 }
 
+// Owner returns the layer whose memory Get returns for page n, or nil if no layer
+// stores it.
+func (s *Stack) Owner(n Number) *Layer {
+	p := s.lookup(n)
+	if p == nil {
+		return nil
+	}
+	for _, l := range slices.Backward(s.layers) {
+		if l.owns(n, p) {
+			return l
+		}
+	}
+	panic("BUG: a page of a stack is in none of its layers")
+}
+
 // Intact is Layer.Intact for each layer of the stack.
 func (s *Stack) Intact() error {
 	for _, l := range s.layers {
@@ -100,7 +135,8 @@ func (s *Stack) Intact() error {
 	return nil
 }
 
-// All iterates over the pages that have contents, in ascending order.
+// All iterates over the pages that have contents, in ascending order. Some may
+// consist of zeros.
 func (s *Stack) All(yield func(Number, *Page) bool) {
 	for i, l := range s.leaves {
 		if l == nil {

@@ -15,6 +15,7 @@ type table struct {
 
 type slot struct {
 	number Number
+	large  bool  // not worth packing, as long as nobody writes to it
 	page   *Page // nil: empty
 }
 
@@ -28,12 +29,23 @@ func (t *table) home(n Number) int {
 }
 
 func (t *table) get(n Number) *Page {
+	if s := t.find(n); s != nil {
+		return s.page
+	}
+	return nil
+}
+
+// find returns the slot of n, or nil. It is valid until the next put.
+func (t *table) find(n Number) *slot {
 	if len(t.slots) == 0 {
 		return nil
 	}
 	for i := t.home(n); ; i = (i + 1) & (len(t.slots) - 1) {
-		if s := &t.slots[i]; s.page == nil || s.number == n {
-			return s.page
+		switch s := &t.slots[i]; {
+		case s.page == nil:
+			return nil
+		case s.number == n:
+			return s
 		}
 	}
 }
@@ -43,16 +55,16 @@ func (t *table) put(n Number, p *Page) {
 	if 4*(t.used+1) > 3*len(t.slots) {
 		t.grow()
 	}
-	t.insert(n, p)
+	t.insert(slot{number: n, page: p})
 	t.used++
 }
 
-func (t *table) insert(n Number, p *Page) {
-	i := t.home(n)
+func (t *table) insert(s slot) {
+	i := t.home(s.number)
 	for t.slots[i].page != nil {
 		i = (i + 1) & (len(t.slots) - 1)
 	}
-	t.slots[i] = slot{n, p}
+	t.slots[i] = s
 }
 
 func (t *table) grow() {
@@ -60,7 +72,7 @@ func (t *table) grow() {
 	t.slots = make([]slot, max(16, 2*len(old)))
 	for _, s := range old {
 		if s.page != nil {
-			t.insert(s.number, s.page)
+			t.insert(s)
 		}
 	}
 }
@@ -71,6 +83,17 @@ func (t *table) numbers() []Number {
 	for _, s := range t.slots {
 		if s.page != nil {
 			all = append(all, s.number)
+		}
+	}
+	return all
+}
+
+// all returns the pages in the table, in no order.
+func (t *table) all() []*Page {
+	all := make([]*Page, 0, t.used)
+	for _, s := range t.slots {
+		if s.page != nil {
+			all = append(all, s.page)
 		}
 	}
 	return all

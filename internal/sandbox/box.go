@@ -29,24 +29,28 @@ const refreshTime = 60 * time.Second
 // Lock order: box.mu is a leaf.
 type box struct {
 	id        string
-	tag       string
+	tag       string // of its snapshot, or of that which a temporary one was branched from
 	manifest  *snapshot.Manifest
 	engine    string
 	created   time.Time
+	restored  time.Time // when its machine was made: after created if it was rolled back
 	expires   time.Time // zero: never
 	limitMiB  int
+	workspace string // that it is, if any
 	machine   *machine.Machine
 	agent     *agent.Client
 	slots     chan struct{} // shared: activations in progress
+	turn      chan struct{} // holds a token while nobody branches, suspends or replaces it
 	wakeOnce  sync.Once
 	awake     chan struct{} // closed when activation has ended
 	wakeErr   error         // written before awake is closed
 	closeOnce sync.Once
 
 	mu     sync.Mutex
-	timer  *time.Timer // of the lifetime; guarded by mu
-	rest   rest        // guarded by mu
-	reason string      // why it ended, if not through the machine; guarded by mu
+	snap   *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
+	timer  *time.Timer        // of the lifetime; guarded by mu
+	rest   rest               // guarded by mu
+	reason string             // why it ended, if not through the machine; guarded by mu
 }
 
 // activate makes the child itself: it starts the machine and has the guest's
@@ -89,7 +93,7 @@ func (b *box) refresh() error {
 // identity is what makes this child different from its siblings.
 func (b *box) identity() wire.Refresh {
 	r := wire.Refresh{
-		Generation: uint64(b.created.UnixNano()),
+		Generation: uint64(b.restored.UnixNano()),
 		MachineID:  randomHex(16),
 		BootID:     newUUID(),
 		Hostname:   b.id,
@@ -171,6 +175,8 @@ func (b *box) info() Info {
 		ExpiresAt:      b.expires,
 		MemoryLimitMiB: b.limitMiB,
 		PrivateKiB:     int64(b.machine.PrivateBytes()) >> 10,
+		BranchedFrom:   b.manifest.BranchedFrom,
+		Workspace:      b.workspace,
 	}
 }
 
@@ -182,10 +188,35 @@ func (b *box) close() {
 			b.timer.Stop()
 		}
 		b.rest.cancel()
+		snap := b.snap
+		b.snap = nil
 		b.mu.Unlock()
 		b.agent.Close()
 		b.machine.Close()
+		snap.Release()
 	})
+}
+
+// origin returns a reference to the snapshot that the sandbox was restored from,
+// or nil if the sandbox has been closed.
+func (b *box) origin() *snapshot.Snapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.snap == nil {
+		return nil
+	}
+	return b.snap.Retain()
+}
+
+// exclusive waits for the turn to do something to the machine as a whole. The
+// caller calls done.
+func (b *box) exclusive(ctx context.Context) (done func(), err error) {
+	select {
+	case <-b.turn:
+		return func() { b.turn <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, wrap(context.Cause(ctx), "waiting for another operation on sandbox %s", b.id)
+	}
 }
 
 func randomHex(n int) string {

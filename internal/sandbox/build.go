@@ -14,6 +14,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/image"
 	"github.com/forkd-dev/forkd/internal/image/debian"
 	"github.com/forkd-dev/forkd/internal/image/ext4"
@@ -126,7 +127,7 @@ func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image)
 	if err != nil {
 		return nil, wrap(err, "formatting the scratch disk")
 	}
-	eng := m.opts.NewEngine()
+	eng := m.engine(spec.VCPUs)
 	p := &parent{spec: spec, img: img, engine: eng.Name(), isa: string(eng.ISA())}
 	cfg := machine.Config{
 		Engine:  eng,
@@ -203,13 +204,13 @@ const bootTime = 10 * time.Minute
 func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)) error {
 	for _, args := range p.spec.Setup {
 		progress(Progress{Step: stepWarm, Message: "running " + strings.Join(args, " ")})
-		if err := p.setup(ctx, args); err != nil {
+		if err := runSetup(ctx, p.agent, args); err != nil {
 			return err
 		}
 	}
 	man := snapshot.Manifest{
 		Tag: p.spec.Tag, CreatedAt: time.Now().UTC(), Version: m.opts.Version,
-		Engine: p.engine, ISA: p.isa, VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
+		Engine: p.engine, ISA: p.isa, CPUFeatures: board.Extensions(), VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
 		ImageKey: p.img.Key,
 	}
 	if p.spec.Runtime == runtimePython {
@@ -225,13 +226,11 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 		man.Runtime, man.Modules, man.RuntimePort = runtimePython, p.spec.Modules, info.Port
 	}
 	progress(Progress{Step: stepFreeze, Message: "holding user processes"})
-	quiet, err := p.agent.Quiesce(ctx)
+	quiet, err := atRest(ctx, p.agent, p.machine)
 	if err != nil {
 		return err
 	}
 	man.Held = quiet.Processes
-	p.settle()
-	p.machine.Pause()
 	frozen, err := p.machine.Freeze()
 	if err != nil {
 		return err
@@ -248,16 +247,16 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 // it was quiesced would be finished in every child: reclaim in the kernel, and
 // above all the monitor thread of the agent's runtime, which takes some
 // milliseconds of idleness to fall asleep.
-func (p *parent) settle() {
+func settle(v *machine.Machine) {
 	const (
 		look = 50 * time.Millisecond
 		calm = 5 // looks without an instruction
 		most = 60
 	)
-	last, quiet := p.machine.Counters().Instructions, 0
+	last, quiet := v.Counters().Instructions, 0
 	for range most {
 		time.Sleep(look)
-		now := p.machine.Counters().Instructions
+		now := v.Counters().Instructions
 		if quiet++; now != last {
 			last, quiet = now, 0
 		}
@@ -267,11 +266,11 @@ func (p *parent) settle() {
 	}
 }
 
-// setup runs one command that must succeed.
-func (p *parent) setup(ctx context.Context, args []string) error {
+// runSetup runs one command that must succeed.
+func runSetup(ctx context.Context, a *agent.Client, args []string) error {
 	var out bytes.Buffer
 	cmd := Command{Args: args, OutputLimit: 1 << 20}
-	exit, err := p.agent.Run(ctx, cmd.request(), agent.Streams{Stdout: &out, Stderr: &out})
+	exit, err := a.Run(ctx, cmd.request(), agent.Streams{Stdout: &out, Stderr: &out})
 	if err == nil && exit.Code != 0 {
 		text := out.String()
 		err = fail(InvalidArgument, "run it in a sandbox to see what is wrong",

@@ -28,34 +28,66 @@ func (m *Manager) Fork(ctx context.Context, spec ForkSpec) ([]ForkResult, error)
 	if err := checkFork(spec); err != nil {
 		return nil, err
 	}
+	// The tag cannot be removed before its children are there to be seen.
+	free := m.tags.share(spec.Tag)
 	src, err := m.source(spec.Tag)
+	if err != nil {
+		free()
+		return nil, err
+	}
+	f, err := m.forkFrom(ctx, src, spec)
+	free()
 	if err != nil {
 		return nil, err
 	}
+	return f.finish(ctx, m)
+}
+
+// forking is a fork whose children are registered.
+type forking struct {
+	spec    ForkSpec
+	wake    bool // activate them now
+	boxes   []*box
+	results []ForkResult
+}
+
+// forkFrom makes children of an opened snapshot.
+func (m *Manager) forkFrom(ctx context.Context, src *source, spec ForkSpec) (*forking, error) {
 	if err := src.snap.Intact(); err != nil {
 		return nil, m.openError(spec.Tag, err)
 	}
 	if err := m.admit(spec.N); err != nil {
 		return nil, err
 	}
-	results := make([]ForkResult, spec.N)
-	boxes := make([]*box, spec.N)
+	f := &forking{
+		spec: spec, wake: spec.Prewarm || src.snap.Manifest.Held > 0,
+		results: make([]ForkResult, spec.N), boxes: make([]*box, spec.N),
+	}
 	each(spec.N, func(i int) {
-		b, err := m.spawn(ctx, src, spec)
+		b, err := m.spawn(ctx, src, birthOf(spec))
+		if err == nil {
+			err = m.register(b)
+		}
 		if err != nil {
-			results[i].Err = wrap(err, "forking child %d of %q", i, spec.Tag)
+			f.results[i].Err = wrap(err, "forking child %d of %q", i, spec.Tag)
 			return
 		}
-		boxes[i] = b
+		f.boxes[i] = b
 	})
-	if spec.Prewarm || src.snap.Manifest.Held > 0 {
-		m.wake(ctx, spec, boxes, results)
+	return f, nil
+}
+
+// finish activates the children if need be and tells what became of each.
+func (f *forking) finish(ctx context.Context, m *Manager) ([]ForkResult, error) {
+	boxes, results := f.boxes, f.results
+	if f.wake {
+		m.wake(ctx, f.spec, boxes, results)
 	}
 	if err := ctx.Err(); err != nil {
 		for _, b := range boxes {
 			m.drop(b, reasonRefused)
 		}
-		return nil, wrap(err, "forking %q", spec.Tag)
+		return nil, wrap(err, "forking %q", f.spec.Tag)
 	}
 	for i, b := range boxes {
 		if b != nil && results[i].Err == nil {
@@ -83,7 +115,7 @@ func (m *Manager) admit(n int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fail(Unavailable, "", "forkd is shutting down")
+		return errShutdown()
 	}
 	if len(m.boxes)+n > maxBoxes {
 		return fail(CapacityExceeded, "end some with `forkd kill`",
@@ -106,8 +138,27 @@ func each(n int, do func(i int)) {
 	wg.Wait()
 }
 
-// spawn makes one child and registers it.
-func (m *Manager) spawn(ctx context.Context, src *source, spec ForkSpec) (*box, error) {
+// birth is what a sandbox gets besides its snapshot.
+type birth struct {
+	id, tag   string
+	workspace string
+	created   time.Time
+	expires   time.Time // zero: never
+	limitMiB  int
+}
+
+func birthOf(spec ForkSpec) birth {
+	c := birth{id: newID(), tag: spec.Tag, created: time.Now(), limitMiB: spec.MemoryLimitMiB}
+	if spec.Lifetime > 0 {
+		c.expires = c.created.Add(spec.Lifetime)
+	}
+	return c
+}
+
+func newID() string { return "sb-" + randomHex(6) }
+
+// spawn makes one sandbox. It is not registered yet.
+func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -115,7 +166,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, spec ForkSpec) (*box, 
 	cfg := machine.Config{
 		Engine:  src.engine,
 		VCPUs:   snap.Manifest.VCPUs,
-		Memory:  page.NewOverlay(snap.Memory, m.memory, spec.MemoryLimitMiB<<(20-page.Shift)),
+		Memory:  page.NewOverlay(snap.Memory, m.memory, c.limitMiB<<(20-page.Shift)),
 		Root:    snap.Root,
 		Scratch: page.NewOverlay(snap.Scratch, m.scratch, 0),
 		Entropy: rand.Reader,
@@ -124,31 +175,34 @@ func (m *Manager) spawn(ctx context.Context, src *source, spec ForkSpec) (*box, 
 	}
 	rand.Read(cfg.GenerationID[:])
 	b := &box{
-		id:       "sb-" + randomHex(6),
-		tag:      spec.Tag,
-		manifest: snap.Manifest,
-		engine:   src.engine.Name(),
-		created:  time.Now(),
-		limitMiB: spec.MemoryLimitMiB,
-		slots:    m.active,
-		awake:    make(chan struct{}),
+		id:        c.id,
+		tag:       c.tag,
+		manifest:  snap.Manifest,
+		engine:    src.engine.Name(),
+		created:   c.created,
+		restored:  time.Now(),
+		expires:   c.expires,
+		limitMiB:  c.limitMiB,
+		workspace: c.workspace,
+		slots:     m.active,
+		turn:      make(chan struct{}, 1),
+		awake:     make(chan struct{}),
 	}
+	b.turn <- struct{}{}
 	cfg.OnEnd = func() { m.retire(b) }
 	var err error
 	if b.machine, err = machine.New(cfg); err != nil {
 		return nil, fmt.Errorf("restoring machine: %w", err)
 	}
+	b.snap = snap.Retain()
 	b.agent = agent.NewClient(b.machine.Dial)
 	if man := snap.Manifest; man.Runtime != "" {
-		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: 1, Alive: true})
+		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	}
-	if spec.Lifetime > 0 {
-		b.expires = b.created.Add(spec.Lifetime)
-		b.timer = time.AfterFunc(spec.Lifetime, func() { m.drop(b, reasonExpired) })
-	}
-	return b, m.register(b)
+	return b, nil
 }
 
+// register makes a new sandbox known. If it cannot, it closes it.
 func (m *Manager) register(b *box) error {
 	m.mu.Lock()
 	closed := m.closed
@@ -158,10 +212,22 @@ func (m *Manager) register(b *box) error {
 	m.mu.Unlock()
 	if closed {
 		b.close()
-		return fail(Unavailable, "", "forkd is shutting down")
+		return errShutdown()
 	}
+	m.limitLife(b)
 	return nil
 }
+
+// limitLife arms the timer of a sandbox that expires.
+func (m *Manager) limitLife(b *box) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.expires.IsZero() && !b.rest.over {
+		b.timer = time.AfterFunc(time.Until(b.expires), func() { m.drop(b, reasonExpired) })
+	}
+}
+
+func errShutdown() *Error { return fail(Unavailable, "", "forkd is shutting down") }
 
 // wake activates children before they are used: because the caller wants to
 // pay for it now, or because something in them waits to run on.
@@ -195,6 +261,10 @@ const (
 	reasonExpired = "its lifetime is over"
 	reasonRemoved = "its snapshot was removed by force"
 	reasonRefused = "the fork that made it failed"
+	reasonDerived = "the snapshot that it was for is made"
+	reasonRolled  = "it was rolled back"
+	reasonSuspend = "its workspace was suspended"
+	reasonSpace   = "its workspace was removed"
 )
 
 // drop ends a sandbox and forgets it.

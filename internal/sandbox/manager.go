@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,9 +34,9 @@ type Options struct {
 	Home string
 	// Agent is the guest's agent, an ELF executable of the guest's ISA.
 	Agent []byte
-	// NewEngine makes an engine. Each opened snapshot gets one of its own, so
-	// that whatever the engine keeps (decoded code) is shared by the children
-	// of one snapshot and freed with it.
+	// NewEngine makes an engine. The machines of one engine share what it keeps,
+	// decoded code above all; those with one vCPU and those with several get one
+	// each, since code for the latter has to order its accesses to memory.
 	NewEngine func() engine.Engine
 	Log       *slog.Logger
 	Version   string
@@ -50,19 +50,33 @@ type Manager struct {
 	memory  *page.Arena // pages of guest RAM
 	scratch *page.Arena // pages of scratch disks
 
-	building keyedLock     // one creation per tag at a time
+	single, multi func() engine.Engine // see Options.NewEngine
+
+	building keyedLock // one creation per tag at a time
+	tags     tagLocks  // what is being made stands on these
+	spaces   *spaces
+	writers  *writers
 	active   chan struct{} // activations in progress
 	trimming atomic.Bool   // a trim is due
 	images   sync.RWMutex  // held for reading while an image is in use
 
-	mu     sync.Mutex
-	warm   map[string]*source // opened snapshots by tag; guarded by mu
-	boxes  map[string]*box    // guarded by mu
-	ended  []string           // ids of boxes that ended, oldest first; guarded by mu
-	closed bool               // guarded by mu
+	mu       sync.Mutex
+	warm     map[string]*source // opened snapshots by tag; guarded by mu
+	boxes    map[string]*box    // guarded by mu
+	ended    []string           // ids of boxes that ended, oldest first; guarded by mu
+	failures []failure          // branches that could not be written, oldest first; guarded by mu
+	closed   bool               // guarded by mu
 }
 
-// source is an opened snapshot with the engine that its children share.
+// engine returns the engine for machines with that many vCPUs.
+func (m *Manager) engine(vcpus int) engine.Engine {
+	if vcpus > 1 {
+		return m.multi()
+	}
+	return m.single()
+}
+
+// source is an opened snapshot with the engine of its children.
 type source struct {
 	snap   *snapshot.Snapshot
 	engine engine.Engine
@@ -79,12 +93,15 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		opts:   opts,
-		lock:   lock,
-		memory: page.NewArena(),
-		active: make(chan struct{}, activations),
-		warm:   make(map[string]*source),
-		boxes:  make(map[string]*box),
+		opts:    opts,
+		single:  sync.OnceValue(opts.NewEngine),
+		multi:   sync.OnceValue(opts.NewEngine),
+		lock:    lock,
+		memory:  page.NewArena(),
+		active:  make(chan struct{}, activations),
+		writers: newWriters(),
+		warm:    make(map[string]*source),
+		boxes:   make(map[string]*box),
 	}
 	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {
 		m.scratch, err = page.NewFileArena(opts.Home)
@@ -92,10 +109,14 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if err == nil {
 		err = m.memory.Reserve(reservedPages)
 	}
+	if err == nil {
+		m.spaces, err = openSpaces(opts.Home)
+	}
 	if err != nil {
 		lock.Close()
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
+	m.sweepSpaces()
 	return m, nil
 }
 
@@ -126,10 +147,20 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// Close ends all sandboxes and gives up the home.
+// closeTime is how long branches that are being written may go on when the
+// daemon ends.
+const closeTime = 2 * time.Minute
+
+// Close suspends the workspaces, lets branches be written, ends all sandboxes
+// and gives up the home. What could not be suspended is an error, and resumes
+// from its last suspension.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
+	m.mu.Unlock()
+	err := m.suspendAll()
+	m.writers.drain(closeTime)
+	m.mu.Lock()
 	boxes := m.boxes
 	m.boxes = make(map[string]*box)
 	m.mu.Unlock()
@@ -141,7 +172,7 @@ func (m *Manager) Close() error {
 		s.snap.Release()
 	}
 	m.store.Close()
-	return m.lock.Close()
+	return errors.Join(err, m.lock.Close())
 }
 
 // source returns the opened snapshot of a tag, verifying it the first time.
@@ -159,8 +190,8 @@ func (m *Manager) source(tag string) (*source, error) {
 	if err != nil {
 		return nil, m.openError(tag, err)
 	}
-	s = &source{snap: snap, engine: m.opts.NewEngine()}
-	if err := s.offered(); err != nil {
+	s = &source{snap: snap, engine: m.engine(snap.Manifest.VCPUs)}
+	if err := offers(s.engine, snap.Manifest); err != nil {
 		snap.Release()
 		return nil, err
 	}
@@ -182,15 +213,6 @@ func (m *Manager) keep(tag string, s *source) (*source, error) {
 	}
 	m.warm[tag] = s
 	return s, nil
-}
-
-// offered refuses a snapshot of a CPU that the engine is not.
-func (s *source) offered() error {
-	if have := string(s.engine.ISA()); have != s.snap.Manifest.ISA {
-		return fail(NotBootable, "use a host whose engine offers "+s.snap.Manifest.ISA,
-			"snapshot %q is of a %s machine, the %s engine offers %s", s.snap.Manifest.Tag, s.snap.Manifest.ISA, s.engine.Name(), have)
-	}
-	return nil
 }
 
 func (m *Manager) openError(tag string, err error) error {
@@ -236,27 +258,4 @@ func wrap(err error, format string, args ...any) *Error {
 		return &Error{Code: Unavailable, Message: message, Err: err}
 	}
 	return &Error{Code: Internal, Message: message, Err: err}
-}
-
-// keyedLock is a set of locks by name. The zero value is ready.
-type keyedLock struct {
-	mu   sync.Mutex
-	held []string
-}
-
-// try takes the lock of a name unless it is held.
-func (k *keyedLock) try(name string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if slices.Contains(k.held, name) {
-		return false
-	}
-	k.held = append(k.held, name)
-	return true
-}
-
-func (k *keyedLock) release(name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.held = slices.DeleteFunc(k.held, func(h string) bool { return h == name })
 }

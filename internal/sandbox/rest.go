@@ -18,6 +18,7 @@ const (
 	restAtMost  = time.Minute
 	restWorth   = 16      // resident pages that are worth a pack
 	restWorking = 2 << 20 // instructions since the last look that mean work, not rest
+	restGrowing = 256     // as do so many more resident pages
 )
 
 // reservedPages are faulted in from the start and never given back, so that a
@@ -32,6 +33,8 @@ type rest struct {
 	timer *time.Timer
 	pause time.Duration
 	seen  uint64 // instructions at the last look
+	pages int    // resident at the last look
+	pins  int    // who needs it unpacked
 	over  bool   // the sandbox is closed
 }
 
@@ -57,17 +60,29 @@ func (m *Manager) touch(b *box) {
 	b.rest.timer.Reset(restAfter)
 }
 
+// pin keeps a sandbox from being packed until unpin is called. What is packed
+// already it unpacks.
+func (b *box) pin() (unpin func(), err error) {
+	add := func(n int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.rest.pins += n
+	}
+	add(1)
+	return func() { add(-1) }, b.machine.Unpack()
+}
+
 // look packs a sandbox unless it works, and comes back later.
 func (m *Manager) look(b *box) {
 	if b.state() != Running {
 		return
 	}
-	now := b.machine.Counters().Instructions
+	now, pages := b.machine.Counters().Instructions, b.machine.Resident()
 	b.mu.Lock()
-	working := now-b.rest.seen > restWorking
-	b.rest.seen = now
+	working := now-b.rest.seen > restWorking || pages-b.rest.pages > restGrowing || b.rest.pins > 0
+	b.rest.seen, b.rest.pages = now, pages
 	b.mu.Unlock()
-	if !working && b.machine.Resident() >= restWorth {
+	if !working && pages >= restWorth {
 		b.machine.Pack()
 		m.trimSoon()
 	}

@@ -2,11 +2,10 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 
+	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/image"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -18,7 +17,7 @@ func (m *Manager) Snapshots() ([]SnapshotInfo, error) {
 	for _, e := range m.store.List() {
 		list = append(list, m.describe(e))
 	}
-	return list, nil
+	return append(list, m.failed()...), nil
 }
 
 // Snapshot describes one snapshot in detail.
@@ -27,6 +26,11 @@ func (m *Manager) Snapshot(tag string) (*SnapshotInfo, error) {
 		return nil, badTag(tag)
 	}
 	if !m.store.Exists(tag) {
+		for _, info := range m.failed() {
+			if info.Tag == tag {
+				return &info, nil
+			}
+		}
 		return nil, fail(NotFound, m.tagHint(), "there is no snapshot %q", tag)
 	}
 	e := m.store.Inspect(tag)
@@ -37,20 +41,23 @@ func (m *Manager) Snapshot(tag string) (*SnapshotInfo, error) {
 		info.MemoryPhysicalBytes = man.Memory.Bytes()
 		info.DiskPhysicalBytes = man.Scratch.Bytes()
 		info.VMStateBytes = man.State.Size
-		if n := len(man.Memory.Layers); n > 0 {
-			info.ContentHash = man.Memory.Layers[n-1].Digest
-		}
+		info.ContentHash = man.ContentHash()
+	}
+	if chain, err := m.store.Chain(tag); err == nil {
+		info.ChainDepth, info.Ancestors, info.DependentSnapshots = chain.Depth, chain.Ancestors, chain.Dependents
+		info.ExclusiveBytes = chain.ExclusiveBytes
 	}
 	return &info, nil
 }
 
 func (m *Manager) describe(e snapshot.Entry) SnapshotInfo {
-	info := SnapshotInfo{Tag: e.Tag, Dir: m.store.Dir(e.Tag), Status: "ready", Bootable: true}
+	info := SnapshotInfo{Tag: e.Tag, Dir: m.store.Dir(e.Tag), Status: string(e.Status), Bootable: e.Err == nil}
 	if e.Err != nil {
-		info.Status, info.Bootable, info.Warning = "failed", false, e.Err.Error()
+		info.Warning = e.Err.Error()
 	}
 	if man := e.Manifest; man != nil {
-		info.CreatedAt, info.BranchedFrom = man.CreatedAt, man.BranchedFrom
+		info.CreatedAt, info.BranchedFrom, info.ParentTag = man.CreatedAt, man.BranchedFrom, man.ParentTag
+		info.Mode, info.PauseMS = BranchMode(man.Mode), man.PauseMS
 		info.Engine, info.VCPUs, info.MemoryMiB, info.Modules = man.Engine, man.VCPUs, man.MemoryMiB, man.Modules
 	}
 	return info
@@ -67,43 +74,6 @@ func (m *Manager) dependents(tag string) (ids []string) {
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// RemoveSnapshot deletes a snapshot. While sandboxes run from it that is an
-// InUse error naming them, unless force ends them first.
-func (m *Manager) RemoveSnapshot(tag string, force bool) error {
-	if !snapshot.ValidTag(tag) {
-		return badTag(tag)
-	}
-	if !m.building.try(tag) {
-		return fail(InUse, "wait until it is ready", "snapshot %q is being made", tag)
-	}
-	defer m.building.release(tag)
-	if ids := m.dependents(tag); len(ids) > 0 {
-		if !force {
-			return fail(InUse, fmt.Sprintf("end them with `forkd kill --tag %s`, or remove it with --force", tag),
-				"snapshot %q is in use by %d sandboxes: %s", tag, len(ids), shorten(ids))
-		}
-		for _, id := range ids {
-			if b, err := m.box(id); err == nil {
-				m.drop(b, reasonRemoved)
-			}
-		}
-	}
-	if err := m.store.Remove(tag); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return fail(NotFound, m.tagHint(), "there is no snapshot %q", tag)
-		}
-		return wrap(err, "removing snapshot %q", tag)
-	}
-	m.mu.Lock()
-	if s := m.warm[tag]; s != nil {
-		delete(m.warm, tag)
-		s.snap.Release()
-	}
-	m.mu.Unlock()
-	m.pruneImages()
-	return nil
 }
 
 // pruneImages removes the images that no snapshot was made from, but for the
@@ -154,6 +124,7 @@ const (
 	stepBoot     = "boot"
 	stepWarm     = "warm"
 	stepFreeze   = "freeze"
+	stepVerify   = "verify" // of Verify
 )
 
 // CreateSnapshot builds the image, boots a parent from it, warms its runtime,
@@ -168,8 +139,7 @@ func (m *Manager) CreateSnapshot(ctx context.Context, spec SnapshotSpec, progres
 		return nil, err
 	}
 	if m.store.Exists(spec.Tag) {
-		return nil, fail(AlreadyExists, fmt.Sprintf("choose another tag, or remove it with `forkd rmi %s`", spec.Tag),
-			"snapshot %q exists already", spec.Tag)
+		return nil, taken(spec.Tag)
 	}
 	if !m.building.try(spec.Tag) {
 		return nil, fail(AlreadyExists, "wait until it is ready", "snapshot %q is being made already", spec.Tag)
@@ -187,6 +157,7 @@ const (
 	MaxMemoryMiB = 64 << 10
 	MinDiskMiB   = 16
 	MaxDiskMiB   = 256 << 10
+	MaxVCPUs     = board.MaxVCPUs
 )
 
 const (
@@ -216,8 +187,8 @@ func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
 		return spec, fail(InvalidArgument, "", "memory must be an even number of MiB from %d to %d, not %d", MinMemoryMiB, MaxMemoryMiB, spec.MemoryMiB)
 	case spec.DiskMiB < MinDiskMiB || spec.DiskMiB > MaxDiskMiB:
 		return spec, fail(InvalidArgument, "", "disk must be %d to %d MiB, not %d", MinDiskMiB, MaxDiskMiB, spec.DiskMiB)
-	case spec.VCPUs != 1:
-		return spec, fail(Unsupported, "", "this engine runs machines with one vCPU")
+	case spec.VCPUs < 1 || spec.VCPUs > MaxVCPUs:
+		return spec, fail(InvalidArgument, "", "a machine has 1 to %d vCPUs, not %d", MaxVCPUs, spec.VCPUs)
 	}
 	return spec, nil
 }

@@ -23,7 +23,9 @@ func TestCheckSpec(t *testing.T) {
 		{"little memory", SnapshotSpec{Tag: "x", MemoryMiB: 64}, InvalidArgument, nil},
 		{"odd memory", SnapshotSpec{Tag: "x", MemoryMiB: 513}, InvalidArgument, nil},
 		{"huge disk", SnapshotSpec{Tag: "x", DiskMiB: MaxDiskMiB + 1}, InvalidArgument, nil},
-		{"two vCPUs", SnapshotSpec{Tag: "x", VCPUs: 2}, Unsupported, nil},
+		{"eight vCPUs", SnapshotSpec{Tag: "x", VCPUs: 8}, "", []string{"numpy"}},
+		{"nine vCPUs", SnapshotSpec{Tag: "x", VCPUs: 9}, InvalidArgument, nil},
+		{"fewer than one vCPU", SnapshotSpec{Tag: "x", VCPUs: -1}, InvalidArgument, nil},
 	} {
 		got, err := checkSpec(tc.spec)
 		var e *Error

@@ -72,6 +72,8 @@ type Info struct {
 	ExpiresAt      time.Time // zero: never
 	MemoryLimitMiB int       // zero: the guest's whole RAM
 	PrivateKiB     int64     // RAM and disk pages that only this sandbox has
+	Workspace      string    // that it is, if any
+	BranchedFrom   string    // id of the sandbox that its snapshot was branched from, if any
 }
 
 // SnapshotInfo describes a snapshot.
@@ -80,7 +82,7 @@ type SnapshotInfo struct {
 	Dir          string
 	CreatedAt    time.Time
 	BranchedFrom string
-	Status       string // "ready", "failed"
+	Status       string // "writing", "ready", "failed"
 	Bootable     bool
 	Warning      string // why it is not bootable
 
@@ -96,6 +98,16 @@ type SnapshotInfo struct {
 	ParentTag           string
 	ContentHash         string
 	Dependents          []string // ids of running sandboxes
+
+	// Of a branch, also in a listing.
+	Mode    BranchMode
+	PauseMS float64 // how long user processes of the source stood still
+
+	// The chain, for a single snapshot.
+	ChainDepth         int      // snapshots that it stands on
+	Ancestors          []string // their tags, nearest first
+	DependentSnapshots []string // tags of snapshots that were branched or derived from it
+	ExclusiveBytes     int64    // on disk that would be freed with it
 }
 
 // SnapshotSpec says what to boot and warm up for a new snapshot.

@@ -51,6 +51,8 @@ func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
 		PID:            os.Getpid(),
 		MemoryLimitMiB: orNil(in.MemoryLimitMiB),
 		PrivateKiB:     in.PrivateKiB,
+		BranchedFrom:   in.BranchedFrom,
+		Workspace:      in.Workspace,
 	}
 	if !in.ExpiresAt.IsZero() {
 		at := in.ExpiresAt.UTC()
@@ -65,6 +67,8 @@ func snapshotInfo(in *sandbox.SnapshotInfo) api.SnapshotInfo {
 		Dir:           in.Dir,
 		CreatedAtUnix: in.CreatedAt.Unix(),
 		BranchedFrom:  in.BranchedFrom,
+		Mode:          api.BranchMode(in.Mode),
+		PauseMs:       in.PauseMS,
 		Status:        api.SnapshotStatus(in.Status),
 		Bootable:      in.Bootable,
 		Warning:       in.Warning,
@@ -77,6 +81,8 @@ func snapshotDetail(in *sandbox.SnapshotInfo) api.SnapshotDetail {
 		Dir:                 in.Dir,
 		CreatedAtUnix:       in.CreatedAt.Unix(),
 		BranchedFrom:        in.BranchedFrom,
+		Mode:                api.BranchMode(in.Mode),
+		PauseMs:             in.PauseMS,
 		Status:              api.SnapshotStatus(in.Status),
 		Bootable:            in.Bootable,
 		Warning:             in.Warning,
@@ -90,9 +96,43 @@ func snapshotDetail(in *sandbox.SnapshotInfo) api.SnapshotDetail {
 		VmstateBytes:        in.VMStateBytes,
 		ContentHash:         in.ContentHash,
 		ParentTag:           in.ParentTag,
-		Ancestors:           []string{},
+		ChainDepth:          in.ChainDepth,
+		Ancestors:           list(in.Ancestors),
 		Dependents:          list(in.Dependents),
+		DependentSnapshots:  list(in.DependentSnapshots),
+		ExclusiveBytes:      in.ExclusiveBytes,
 	}
+}
+
+func treeNode(in *sandbox.TreeNode) api.TreeNode {
+	return api.TreeNode{
+		Kind:          api.TreeNodeKind(in.Kind),
+		Name:          in.Name,
+		Parent:        in.Parent,
+		Source:        in.Source,
+		Workspace:     in.Workspace,
+		CreatedAtUnix: in.CreatedAt.Unix(),
+		State:         in.State,
+		PrivateKiB:    in.PrivateKiB,
+		DiskKiB:       in.DiskKiB,
+	}
+}
+
+func workspace(in *sandbox.Workspace) api.Workspace {
+	out := api.Workspace{
+		Name:           in.Name,
+		State:          api.WorkspaceState(in.State),
+		SnapshotTag:    in.SnapshotTag,
+		BaseTag:        in.BaseTag,
+		SandboxID:      in.SandboxID,
+		CreatedAtUnix:  in.CreatedAt.Unix(),
+		MemoryLimitMiB: orNil(in.MemoryLimitMiB),
+		Warning:        in.Warning,
+	}
+	if !in.SuspendedAt.IsZero() {
+		out.SuspendedAtUnix = in.SuspendedAt.Unix()
+	}
+	return out
 }
 
 func execExit(in *sandbox.CommandResult) api.ExecExit {

@@ -30,6 +30,28 @@ const (
 // readJSON decodes the body of a request into v, strictly, and returns the
 // bytes it read.
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) ([]byte, error) {
+	body, err := readBody(w, r, limit)
+	if err != nil {
+		return nil, err
+	}
+	return body, decodeJSON(body, v)
+}
+
+// readOptionalJSON is readJSON for a body that may be left out; v then stays as
+// it is.
+func readOptionalJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	body, err := readBody(w, r, limit)
+	if err != nil || len(body) == 0 {
+		return err
+	}
+	return decodeJSON(body, v)
+}
+
+// readBody reads a body that says it is JSON.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if err := wantType(r, jsonType); err != nil {
 		return nil, err
 	}
@@ -47,7 +69,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) ([]byt
 	case err != nil:
 		return nil, invalid("", "reading the body: %v", err)
 	}
-	return body, decodeJSON(body, v)
+	return body, nil
 }
 
 // readAll is io.ReadAll with a first guess of the size.
@@ -154,14 +176,20 @@ func number[T int | int64](field string, n *T, def, low, high T) (T, error) {
 
 var tagPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-func checkTag(field, tag string) error {
-	if tagPattern.MatchString(tag) {
+func checkTag(field, tag string) error { return checkWord(field, "tag", tag) }
+
+func checkName(field, name string) error { return checkWord(field, "name", name) }
+
+// checkWord checks what the user may choose to call something; kind is what
+// that is called.
+func checkWord(field, kind, word string) error {
+	if tagPattern.MatchString(word) {
 		return nil
 	}
-	if tag == "" {
+	if word == "" {
 		return invalid("", "%s: required", field)
 	}
-	return invalid("a tag has 1 to 64 letters, digits, _ and -", "%s: malformed tag %s", field, quote(tag))
+	return invalid("a "+kind+" has 1 to 64 letters, digits, _ and -", "%s: malformed %s %s", field, kind, quote(word))
 }
 
 // checkText refuses the one byte that no program argument, variable or path

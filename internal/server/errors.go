@@ -91,11 +91,18 @@ func describe(ctx context.Context, err error) *api.Error {
 	return body
 }
 
+// retryAfter is how many seconds a client should wait when the daemon has no
+// room for it: what it waits for (a branch being written) is over by then.
+const retryAfter = "1"
+
 // fail answers a request with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	body := describe(r.Context(), err)
 	if body.Code == api.ErrorCodeUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if statusOf[body.Code] == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
 	}
 	note(w, slog.String("error", body.Error))
 	writeJSON(w, statusOf[body.Code], body)

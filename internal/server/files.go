@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -30,7 +31,7 @@ func (s *Server) ReadFile(w http.ResponseWriter, r *http.Request, id api.ID, par
 		s.fail(w, r, err)
 		return
 	}
-	out := &content{w: w}
+	out := &content{w: w, mime: bytesType}
 	err = s.m.ReadFile(r.Context(), id, params.Path, params.Offset, length, out)
 	switch {
 	case err == nil:
@@ -46,6 +47,8 @@ func (s *Server) ReadFile(w http.ResponseWriter, r *http.Request, id api.ID, par
 // content puts off the status line until there is a first byte.
 type content struct {
 	w     http.ResponseWriter
+	mime  string
+	name  string // of the file that it is; empty: none
 	begun bool
 }
 
@@ -54,7 +57,10 @@ func (c *content) begin() {
 		return
 	}
 	c.begun = true
-	c.w.Header().Set("Content-Type", "application/octet-stream")
+	c.w.Header().Set("Content-Type", c.mime)
+	if c.name != "" {
+		c.w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", c.name))
+	}
 	c.w.Header().Set("X-Content-Type-Options", "nosniff")
 	c.w.WriteHeader(http.StatusOK)
 }

@@ -14,7 +14,26 @@ type Manager interface {
 	CreateSnapshot(ctx context.Context, spec sandbox.SnapshotSpec, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error)
 	Snapshots() ([]sandbox.SnapshotInfo, error)
 	Snapshot(tag string) (*sandbox.SnapshotInfo, error)
-	RemoveSnapshot(tag string, force bool) error
+	RemoveSnapshots(tags []string, opts sandbox.RemoveOptions) ([]string, error)
+	Compact(ctx context.Context, from, to string) (*sandbox.SnapshotInfo, error)
+	Derive(ctx context.Context, spec sandbox.DeriveSpec, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error)
+	Verify(ctx context.Context, tag string, progress func(sandbox.Progress)) error
+	Tree() ([]sandbox.TreeNode, error)
+
+	Pack(ctx context.Context, tag string, w io.Writer, progress func(sandbox.Progress)) error
+	Unpack(ctx context.Context, r io.Reader, tag string, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error)
+	Push(ctx context.Context, tag, reference string, opts sandbox.ShipOptions, progress func(sandbox.Progress)) error
+	Pull(ctx context.Context, reference, tag string, opts sandbox.ShipOptions, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error)
+
+	Branch(ctx context.Context, id string, spec sandbox.BranchSpec) (*sandbox.SnapshotInfo, error)
+	ForkSandbox(ctx context.Context, id string, spec sandbox.ForkSpec) ([]sandbox.ForkResult, error)
+	Rollback(ctx context.Context, id, tag string) (*sandbox.Info, error)
+
+	CreateWorkspace(ctx context.Context, spec sandbox.WorkspaceSpec) (*sandbox.Workspace, error)
+	SuspendWorkspace(ctx context.Context, name string) (*sandbox.Workspace, error)
+	ResumeWorkspace(ctx context.Context, name string) (*sandbox.Workspace, error)
+	Workspaces() ([]sandbox.Workspace, error)
+	RemoveWorkspace(ctx context.Context, name string) error
 
 	Fork(ctx context.Context, spec sandbox.ForkSpec) ([]sandbox.ForkResult, error)
 	Sandboxes() []sandbox.Info

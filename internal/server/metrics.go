@@ -18,6 +18,8 @@ type metrics struct {
 	fork    prometheus.Histogram
 	exec    prometheus.Histogram
 	eval    prometheus.Histogram
+	branch  *prometheus.HistogramVec // by mode
+	pause   *prometheus.HistogramVec // by mode
 }
 
 func newMetrics(cfg Config) *metrics {
@@ -27,6 +29,8 @@ func newMetrics(cfg Config) *metrics {
 		fork:    latency("forkd_fork_duration_seconds", "Time to fork all children of one request."),
 		exec:    latency("forkd_exec_duration_seconds", "Time to run a command to its end."),
 		eval:    latency("forkd_eval_duration_seconds", "Time to evaluate code in a warm runtime."),
+		branch:  byMode("forkd_branch_duration_seconds", "Time to answer a request to branch a sandbox."),
+		pause:   byMode("forkd_branch_pause_seconds", "Time that the source's user processes stood still for a branch."),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "forkd_build_info",
@@ -36,7 +40,7 @@ func newMetrics(cfg Config) *metrics {
 		},
 	})
 	build.Set(1)
-	reg.MustRegister(m.fork, m.exec, m.eval, build,
+	reg.MustRegister(m.fork, m.exec, m.eval, m.branch, m.pause, build,
 		gauge("forkd_snapshots_total", "Snapshots that exist.", func() float64 {
 			all, err := cfg.Manager.Snapshots()
 			if err != nil {
@@ -62,11 +66,18 @@ func gauge(name, help string, read func() float64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 }
 
-// latency is a histogram from 100 µs to about 100 s.
 func latency(name, help string) prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(100e-6, 2, 21),
-	})
+	return prometheus.NewHistogram(latencyOpts(name, help))
+}
+
+// byMode has a histogram for each mode of a branch.
+func byMode(name, help string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(latencyOpts(name, help), []string{"mode"})
+}
+
+// latencyOpts are of a histogram from 100 µs to about 100 s.
+func latencyOpts(name, help string) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(100e-6, 2, 21)}
 }
 
 // GetMetrics serves the metrics in the Prometheus text format.

@@ -25,7 +25,7 @@ type ServerInterface interface {
 	// ListSandboxes Lists sandboxes, oldest first.
 	// (GET /v1/sandboxes)
 	ListSandboxes(w http.ResponseWriter, r *http.Request)
-	// ForkSandboxes Forks children from a snapshot.
+	// ForkSandboxes Forks children from a snapshot, or from a running sandbox.
 	// (POST /v1/sandboxes)
 	ForkSandboxes(w http.ResponseWriter, r *http.Request, params ForkSandboxesParams)
 	// KillSandbox Ends a sandbox, whatever state it is in, and frees what it holds.
@@ -34,6 +34,9 @@ type ServerInterface interface {
 	// GetSandbox Describes one sandbox.
 	// (GET /v1/sandboxes/{id})
 	GetSandbox(w http.ResponseWriter, r *http.Request, id ID)
+	// BranchSandbox Makes a snapshot of a running sandbox, which goes on running.
+	// (POST /v1/sandboxes/{id}/branch)
+	BranchSandbox(w http.ResponseWriter, r *http.Request, id ID)
 	// EvalSandbox Evaluates code in the sandbox's warm runtime.
 	// (POST /v1/sandboxes/{id}/eval)
 	EvalSandbox(w http.ResponseWriter, r *http.Request, id ID)
@@ -70,18 +73,63 @@ type ServerInterface interface {
 	// PingSandbox Asks the agent in the guest for a sign of life.
 	// (POST /v1/sandboxes/{id}/ping)
 	PingSandbox(w http.ResponseWriter, r *http.Request, id ID)
+	// RollbackSandbox Takes a sandbox back, in place, to a snapshot that it descends from.
+	// (POST /v1/sandboxes/{id}/rollback)
+	RollbackSandbox(w http.ResponseWriter, r *http.Request, id ID)
 	// ListSnapshots Lists snapshots, by tag.
 	// (GET /v1/snapshots)
 	ListSnapshots(w http.ResponseWriter, r *http.Request)
 	// CreateSnapshot Boots a machine, warms its runtime and freezes it as a snapshot.
 	// (POST /v1/snapshots)
 	CreateSnapshot(w http.ResponseWriter, r *http.Request)
+	// PullSnapshot Fetches a snapshot from a web server, a hub or an OCI registry.
+	// (POST /v1/snapshots/pull)
+	PullSnapshot(w http.ResponseWriter, r *http.Request)
+	// UnpackSnapshot Makes a snapshot of a pack.
+	// (POST /v1/snapshots/unpack)
+	UnpackSnapshot(w http.ResponseWriter, r *http.Request, params UnpackSnapshotParams)
 	// DeleteSnapshot Removes a snapshot.
 	// (DELETE /v1/snapshots/{tag})
 	DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag Tag, params DeleteSnapshotParams)
+	// CompactSnapshot Flattens a chain into a new snapshot that stands on no other.
+	// (POST /v1/snapshots/{tag}/compact)
+	CompactSnapshot(w http.ResponseWriter, r *http.Request, tag Tag)
+	// DeriveSnapshot Makes a snapshot of another one after some work in it.
+	// (POST /v1/snapshots/{tag}/derive)
+	DeriveSnapshot(w http.ResponseWriter, r *http.Request, tag Tag)
 	// GetSnapshot Describes one snapshot, with its sizes and dependents.
 	// (GET /v1/snapshots/{tag}/info)
 	GetSnapshot(w http.ResponseWriter, r *http.Request, tag Tag)
+	// PackSnapshot Packs a snapshot with all that it stands on into one file.
+	// (GET /v1/snapshots/{tag}/pack)
+	PackSnapshot(w http.ResponseWriter, r *http.Request, tag Tag)
+	// PushSnapshot Sends a snapshot to a web server, a hub or an OCI registry.
+	// (POST /v1/snapshots/{tag}/push)
+	PushSnapshot(w http.ResponseWriter, r *http.Request, tag Tag)
+	// VerifySnapshot Compares every byte of a snapshot, its whole chain included, with its hashes.
+	// (POST /v1/snapshots/{tag}/verify)
+	VerifySnapshot(w http.ResponseWriter, r *http.Request, tag Tag)
+	// GetTree Lists snapshots and sandboxes with what each of them comes from.
+	// (GET /v1/tree)
+	GetTree(w http.ResponseWriter, r *http.Request)
+	// ListWorkspaces Lists workspaces, by name.
+	// (GET /v1/workspaces)
+	ListWorkspaces(w http.ResponseWriter, r *http.Request)
+	// CreateWorkspace Makes a workspace, a named sandbox that outlives the daemon, and starts it.
+	// (POST /v1/workspaces)
+	CreateWorkspace(w http.ResponseWriter, r *http.Request)
+	// DeleteWorkspace Removes a workspace, running or suspended, and what was saved of it.
+	// (DELETE /v1/workspaces/{name})
+	DeleteWorkspace(w http.ResponseWriter, r *http.Request, name WorkspaceName)
+	// GetWorkspace Describes one workspace.
+	// (GET /v1/workspaces/{name})
+	GetWorkspace(w http.ResponseWriter, r *http.Request, name WorkspaceName)
+	// ResumeWorkspace Lets a suspended workspace run on. One that runs goes on running.
+	// (POST /v1/workspaces/{name}/resume)
+	ResumeWorkspace(w http.ResponseWriter, r *http.Request, name WorkspaceName)
+	// SuspendWorkspace Saves a workspace to disk and ends its sandbox. One that is suspended stays so.
+	// (POST /v1/workspaces/{name}/suspend)
+	SuspendWorkspace(w http.ResponseWriter, r *http.Request, name WorkspaceName)
 	// GetVersion Tells which daemon answers.
 	// (GET /version)
 	GetVersion(w http.ResponseWriter, r *http.Request)
@@ -222,6 +270,32 @@ func (siw *ServerInterfaceWrapper) GetSandbox(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetSandbox(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// BranchSandbox operation middleware
+func (siw *ServerInterfaceWrapper) BranchSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.BranchSandbox(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -759,6 +833,32 @@ func (siw *ServerInterfaceWrapper) PingSandbox(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// RollbackSandbox operation middleware
+func (siw *ServerInterfaceWrapper) RollbackSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RollbackSandbox(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListSnapshots operation middleware
 func (siw *ServerInterfaceWrapper) ListSnapshots(w http.ResponseWriter, r *http.Request) {
 
@@ -778,6 +878,53 @@ func (siw *ServerInterfaceWrapper) CreateSnapshot(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CreateSnapshot(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PullSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) PullSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PullSnapshot(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UnpackSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) UnpackSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UnpackSnapshotParams
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UnpackSnapshot(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -842,6 +989,58 @@ func (siw *ServerInterfaceWrapper) DeleteSnapshot(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// CompactSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) CompactSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tag" -------------
+	var tag Tag
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tag", r.PathValue("tag"), &tag, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CompactSnapshot(w, r, tag)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeriveSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) DeriveSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tag" -------------
+	var tag Tag
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tag", r.PathValue("tag"), &tag, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeriveSnapshot(w, r, tag)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetSnapshot operation middleware
 func (siw *ServerInterfaceWrapper) GetSnapshot(w http.ResponseWriter, r *http.Request) {
 
@@ -859,6 +1058,230 @@ func (siw *ServerInterfaceWrapper) GetSnapshot(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetSnapshot(w, r, tag)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PackSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) PackSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tag" -------------
+	var tag Tag
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tag", r.PathValue("tag"), &tag, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PackSnapshot(w, r, tag)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PushSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) PushSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tag" -------------
+	var tag Tag
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tag", r.PathValue("tag"), &tag, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PushSnapshot(w, r, tag)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// VerifySnapshot operation middleware
+func (siw *ServerInterfaceWrapper) VerifySnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tag" -------------
+	var tag Tag
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tag", r.PathValue("tag"), &tag, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.VerifySnapshot(w, r, tag)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetTree operation middleware
+func (siw *ServerInterfaceWrapper) GetTree(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTree(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListWorkspaces operation middleware
+func (siw *ServerInterfaceWrapper) ListWorkspaces(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListWorkspaces(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateWorkspace operation middleware
+func (siw *ServerInterfaceWrapper) CreateWorkspace(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateWorkspace(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteWorkspace operation middleware
+func (siw *ServerInterfaceWrapper) DeleteWorkspace(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name WorkspaceName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", r.PathValue("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteWorkspace(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetWorkspace operation middleware
+func (siw *ServerInterfaceWrapper) GetWorkspace(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name WorkspaceName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", r.PathValue("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetWorkspace(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ResumeWorkspace operation middleware
+func (siw *ServerInterfaceWrapper) ResumeWorkspace(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name WorkspaceName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", r.PathValue("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResumeWorkspace(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SuspendWorkspace operation middleware
+func (siw *ServerInterfaceWrapper) SuspendWorkspace(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name WorkspaceName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", r.PathValue("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SuspendWorkspace(w, r, name)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1009,10 +1432,26 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots", wrapper.CreateSnapshot)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/snapshots/{tag}/info", wrapper.GetSnapshot)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/snapshots/{tag}", wrapper.DeleteSnapshot)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots/{tag}/compact", wrapper.CompactSnapshot)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots/{tag}/derive", wrapper.DeriveSnapshot)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots/{tag}/verify", wrapper.VerifySnapshot)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/snapshots/{tag}/pack", wrapper.PackSnapshot)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots/unpack", wrapper.UnpackSnapshot)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots/{tag}/push", wrapper.PushSnapshot)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/snapshots/pull", wrapper.PullSnapshot)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/tree", wrapper.GetTree)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/workspaces", wrapper.ListWorkspaces)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/workspaces", wrapper.CreateWorkspace)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/workspaces/{name}", wrapper.DeleteWorkspace)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/workspaces/{name}", wrapper.GetWorkspace)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/workspaces/{name}/suspend", wrapper.SuspendWorkspace)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/workspaces/{name}/resume", wrapper.ResumeWorkspace)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes", wrapper.ListSandboxes)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes", wrapper.ForkSandboxes)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/sandboxes/{id}", wrapper.KillSandbox)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{id}", wrapper.GetSandbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/branch", wrapper.BranchSandbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/rollback", wrapper.RollbackSandbox)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/ping", wrapper.PingSandbox)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/exec", wrapper.ExecSandbox)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/exec/stream", wrapper.ExecSandboxStream)

@@ -69,7 +69,7 @@ func (s *Server) PingSandbox(w http.ResponseWriter, r *http.Request, id api.ID) 
 // key can ask again, so they stay.
 func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params api.ForkSandboxesParams) {
 	var req api.ForkRequest
-	body, err := readJSON(w, r, maxForkBody, &req)
+	body, err := readJSON(w, r, maxSmallBody, &req)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -79,12 +79,17 @@ func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params ap
 		s.fail(w, r, err)
 		return
 	}
-	note(w, slog.String("tag", spec.Tag), slog.Int("n", spec.N))
+	what := slog.String("tag", spec.Tag)
+	if req.FromSandbox != "" {
+		what = slog.String("from", req.FromSandbox)
+	}
+	note(w, what, slog.Int("n", spec.N))
+	fork := func(ctx context.Context) (*api.ForkPartial, error) { return s.fork(ctx, req.FromSandbox, spec) }
 	if key := params.IdempotencyKey; key != "" {
-		s.forkOnce(w, r, key, body, spec)
+		s.forkOnce(w, r, key, body, fork)
 		return
 	}
-	result, err := s.fork(r.Context(), spec)
+	result, err := fork(r.Context())
 	if err == nil && r.Context().Err() != nil {
 		err = r.Context().Err()
 	}
@@ -100,13 +105,14 @@ func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params ap
 
 // forkOnce forks under a key. The work does not end with this request, since
 // another one with the same key may wait for it.
-func (s *Server) forkOnce(w http.ResponseWriter, r *http.Request, key string, body []byte, spec sandbox.ForkSpec) {
+func (s *Server) forkOnce(w http.ResponseWriter, r *http.Request, key string, body []byte,
+	fork func(context.Context) (*api.ForkPartial, error)) {
 	if len(key) > 255 {
 		s.fail(w, r, invalid("", "Idempotency-Key: must have 1 to 255 bytes"))
 		return
 	}
 	result, err := s.retries.do(r.Context(), key, sha256.Sum256(body), func() (*api.ForkPartial, error) {
-		return s.fork(context.WithoutCancel(r.Context()), spec)
+		return fork(context.WithoutCancel(r.Context()))
 	})
 	if err != nil {
 		s.fail(w, r, err)
@@ -116,10 +122,17 @@ func (s *Server) forkOnce(w http.ResponseWriter, r *http.Request, key string, bo
 }
 
 // fork gives the children that run and the errors of the others. The error is
-// for a fork that made none.
-func (s *Server) fork(ctx context.Context, spec sandbox.ForkSpec) (*api.ForkPartial, error) {
+// for a fork that made none. They come from the sandbox named from, or else from
+// the snapshot that spec names.
+func (s *Server) fork(ctx context.Context, from string, spec sandbox.ForkSpec) (*api.ForkPartial, error) {
 	start := time.Now()
-	results, err := s.m.Fork(ctx, spec)
+	var results []sandbox.ForkResult
+	var err error
+	if from != "" {
+		results, err = s.m.ForkSandbox(ctx, from, spec)
+	} else {
+		results, err = s.m.Fork(ctx, spec)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -178,8 +191,8 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	switch {
 	case req.PerChildNetns:
 		return spec, unsupported("per_child_netns: this build has no network in sandboxes")
-	case req.LiveFork:
-		return spec, unsupported("live_fork: this build does not branch running sandboxes")
+	case req.FromSandbox != "" && req.Tag+req.SnapshotTag != "":
+		return spec, invalid("", "from_sandbox: excludes snapshot_tag; give one of them")
 	case req.Tag != "" && req.SnapshotTag != "" && req.Tag != req.SnapshotTag:
 		return spec, invalid("", "tag: differs from snapshot_tag; they are two names of one field")
 	case req.N != nil && req.Count != nil && *req.N != *req.Count:
@@ -195,7 +208,10 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	if n == nil && req.Count != nil {
 		field, n = "count", req.Count
 	}
-	errs := []error{checkTag(tagField, spec.Tag)}
+	var errs []error
+	if req.FromSandbox == "" {
+		errs = append(errs, checkTag(tagField, spec.Tag))
+	}
 	spec.N, err = number(field, n, 1, 1, maxFork)
 	errs = append(errs, err)
 	spec.MemoryLimitMiB, err = number("memory_limit_mib", req.MemoryLimitMiB, 0, 1, 1<<20)

@@ -18,7 +18,7 @@ import (
 // Limits that api/openapi.yaml states; those of bodies and lines are in bytes.
 const (
 	maxFork         = 1000 // children of one request
-	maxForkBody     = 64 << 10
+	maxSmallBody    = 64 << 10
 	maxSnapshotBody = 1 << 20
 	maxEvalBody     = 8 << 20
 	maxExecBody     = 32 << 20
@@ -132,6 +132,7 @@ func (p *probeWriter) Write(b []byte) (int, error) { return len(b), nil }
 // a surprise. A test holds the table against the spec.
 var queryNames = map[string][]string{
 	"DELETE /v1/snapshots/{tag}":           {"force", "cascade"},
+	"POST /v1/snapshots/unpack":            {"tag"},
 	"GET /v1/sandboxes/{id}/files":         {"path", "offset", "length"},
 	"PUT /v1/sandboxes/{id}/files":         {"path", "mode", "user", "parents"},
 	"DELETE /v1/sandboxes/{id}/files":      {"path", "recursive"},

@@ -225,7 +225,6 @@ func TestWrongInput(t *testing.T) {
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","timeout_secs":1e309}`, 400, bad, "timeout_secs: must be a number in range"},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","timeout_secs":"5"}`, 400, bad, "timeout_secs: "},
 		// Not in this build.
-		{"POST", "/v1/sandboxes", `{"tag":"pyagent","live_fork":true}`, 501, "unsupported", "live_fork"},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","per_child_netns":true}`, 501, "unsupported", "per_child_netns"},
 		{"POST", "/v1/snapshots", `{"tag":"a","image":"alpine"}`, 501, "unsupported", "image"},
 		{"POST", "/v1/snapshots", `{"tag":"a","kernel":"k","rootfs":"r"}`, 501, "unsupported", "this build"},

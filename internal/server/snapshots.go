@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/forkd-dev/forkd/api"
@@ -38,42 +39,44 @@ func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, tag api.Tag
 		return
 	}
 	detail := snapshotDetail(info)
-	seen := map[string]bool{tag: true}
-	for parent := info.ParentTag; parent != "" && !seen[parent]; {
-		seen[parent] = true
-		detail.Ancestors = append(detail.Ancestors, parent)
-		above, err := s.m.Snapshot(parent)
-		if err != nil {
-			break // a parent that is gone ends the chain; its name is still told
-		}
-		if parent == info.ParentTag {
+	if info.ParentTag != "" {
+		if above, err := s.m.Snapshot(info.ParentTag); err == nil { // it may be gone, its name is still told
 			detail.ParentContentHash = above.ContentHash
 		}
-		parent = above.ParentTag
 	}
-	detail.ChainDepth = len(detail.Ancestors)
 	writeJSON(w, http.StatusOK, detail)
 }
 
-// DeleteSnapshot removes a snapshot. This build derives no snapshot from
-// another, so cascade finds nothing more to remove.
+// DeleteSnapshot removes a snapshot, and what the parameters name besides.
 func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, tag api.Tag, params api.DeleteSnapshotParams) {
-	if err := checkTag("tag", tag); err != nil {
+	err := checkTag("tag", tag)
+	if params.Cascade && params.Force {
+		err = errors.Join(err, invalid("cascade ends what runs, too", "cascade, force: exclude each other"))
+	}
+	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	err := s.m.RemoveSnapshot(tag, params.Force)
-	if err == nil {
+	removed, err := s.m.RemoveSnapshots([]string{tag}, sandbox.RemoveOptions{Cascade: params.Cascade, Force: params.Force})
+	switch {
+	case err != nil:
+		s.fail(w, r, s.naming(r.Context(), tag, err))
+	case params.Cascade:
+		writeJSON(w, http.StatusOK, api.RemovedSnapshots{Removed: list(removed)})
+	default:
 		w.WriteHeader(http.StatusNoContent)
-		return
 	}
-	body := describe(r.Context(), err)
+}
+
+// naming adds to an error what depends on a snapshot, if that is the error.
+func (s *Server) naming(ctx context.Context, tag string, err error) error {
+	body := describe(ctx, err)
 	if body.Code == api.ErrorCodeInUse {
 		if info, err := s.m.Snapshot(tag); err == nil {
-			body.Dependents = info.Dependents
+			body.Dependents = slices.Concat(info.Dependents, info.DependentSnapshots)
 		}
 	}
-	s.fail(w, r, &refusal{body})
+	return &refusal{body}
 }
 
 // CreateSnapshot makes a snapshot, and tells of its progress to whom asked for
@@ -90,24 +93,35 @@ func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	note(w, slog.String("tag", spec.Tag))
+	s.produce(w, r, http.StatusCreated, func(ctx context.Context, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error) {
+		return s.m.CreateSnapshot(ctx, spec, progress)
+	})
+}
+
+// work is something that takes its time and ends with a snapshot.
+type work func(ctx context.Context, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error)
+
+// produce does work and answers with the snapshot; to whom asks for it, it tells
+// of the progress too.
+func (s *Server) produce(w http.ResponseWriter, r *http.Request, status int, do work) {
 	if accepts(r, ndjsonType) {
-		s.createSnapshotStream(w, r, spec)
+		s.produceStream(w, r, do)
 		return
 	}
-	info, err := s.m.CreateSnapshot(r.Context(), spec, func(sandbox.Progress) {})
+	info, err := do(r.Context(), func(sandbox.Progress) {})
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	writeJSON(w, http.StatusCreated, snapshotInfo(info))
+	writeJSON(w, status, snapshotInfo(info))
 }
 
-func (s *Server) createSnapshotStream(w http.ResponseWriter, r *http.Request, spec sandbox.SnapshotSpec) {
+func (s *Server) produceStream(w http.ResponseWriter, r *http.Request, do work) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	out := newEventWriter(w, cancel)
 	stop := out.keepAlive(s.keepAlive)
-	info, err := s.m.CreateSnapshot(ctx, spec, func(p sandbox.Progress) {
+	info, err := do(ctx, func(p sandbox.Progress) {
 		out.send(api.SnapshotEvent{Progress: &api.Progress{Step: p.Step, Message: p.Message, Done: p.Done, Total: p.Total}})
 	})
 	stop()
@@ -166,7 +180,7 @@ func snapshotSpec(req *api.SnapshotRequest) (spec sandbox.SnapshotSpec, err erro
 		return v
 	}
 	spec.MemoryMiB = num("memory_mib", req.MemoryMiB, sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)
-	spec.VCPUs = num("vcpus", req.VCPUs, 1, 64)
+	spec.VCPUs = num("vcpus", req.VCPUs, 1, sandbox.MaxVCPUs)
 	spec.DiskMiB = num("disk_mib", req.DiskMiB, sandbox.MinDiskMiB, sandbox.MaxDiskMiB)
 	for i, args := range req.Setup {
 		if len(args) == 0 {

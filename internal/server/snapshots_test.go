@@ -60,12 +60,12 @@ func TestRemoveSnapshot(t *testing.T) {
 	s := newSite(t, "")
 	ctx := context.Background()
 	id := s.fork(t)
-	err := s.c.RemoveSnapshot(ctx, "pyagent", client.RemoveOptions{Cascade: true})
+	_, err := s.c.RemoveSnapshot(ctx, "pyagent", client.RemoveOptions{})
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != api.ErrorCodeInUse || len(refused.Dependents) != 1 || refused.Dependents[0] != id {
 		t.Fatalf("with a sandbox: %+v", err)
 	}
-	if err := s.c.RemoveSnapshot(ctx, "pyagent", client.RemoveOptions{Force: true}); err != nil {
+	if _, err := s.c.RemoveSnapshot(ctx, "pyagent", client.RemoveOptions{Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Sandboxes()) != 0 {

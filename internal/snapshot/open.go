@@ -1,21 +1,17 @@
 package snapshot
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
-// Snapshot is an opened, verified snapshot: everything that a child needs, in
-// memory or mapped. It is immutable and reference counted.
+// Snapshot is an opened snapshot: everything that a child needs, in memory or
+// mapped. It is immutable and reference counted.
 type Snapshot struct {
 	Manifest *Manifest
 	State    []byte
@@ -27,7 +23,7 @@ type Snapshot struct {
 }
 
 // Intact checks cheaply that nobody has changed the mapped files since they
-// were verified. The error wraps ErrNotBootable and names the file.
+// were opened. The error wraps ErrNotBootable and names the file.
 func (s *Snapshot) Intact() error {
 	for _, stack := range []*page.Stack{s.Memory, s.Scratch, s.Root} {
 		if err := stack.Intact(); err != nil {
@@ -57,29 +53,51 @@ func (s *Snapshot) Release() {
 	}
 }
 
-// Open verifies a snapshot and returns a reference to it, which the caller
-// releases. The error wraps fs.ErrNotExist or ErrNotBootable; the latter names
-// the file at fault.
+// Open returns a reference to a snapshot, which the caller releases. One that is
+// being written is there at once, in memory. Of any other the sizes of all
+// files, the manifest, the state and the indexes of the layers are checked; the
+// error wraps fs.ErrNotExist or ErrNotBootable, and the latter names the file at
+// fault. Pages are not read (see Verify).
 func (s *Store) Open(tag string) (*Snapshot, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if snap := s.open[tag]; snap != nil {
-		return snap.Retain(), nil
+	if snap := s.known(tag); snap != nil {
+		return snap, nil
 	}
-	if !ValidTag(tag) || !s.Exists(tag) {
-		return nil, fmt.Errorf("snapshot %q: %w", tag, fs.ErrNotExist)
+	// While names cannot change, so that what is loaded is still there when it
+	// is kept.
+	s.files.Lock()
+	defer s.files.Unlock()
+	if snap := s.known(tag); snap != nil {
+		return snap, nil
+	}
+	if !s.onDisk(tag) {
+		return nil, notExist(tag)
 	}
 	snap, err := s.load(tag)
 	if err != nil {
 		return nil, fmt.Errorf("opening snapshot %q: %w", tag, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.open[tag] = snap
 	return snap.Retain(), nil
 }
 
-// load reads and verifies all files of a snapshot.
+// known returns a reference to a snapshot that is in memory or mapped, or nil.
+func (s *Store) known(tag string) *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pending[tag]; p != nil {
+		return p.snap.Retain()
+	}
+	if snap := s.open[tag]; snap != nil && s.damaged[tag] == nil {
+		return snap.Retain()
+	}
+	return nil
+}
+
+// load opens the files of a snapshot.
 func (s *Store) load(tag string) (snap *Snapshot, err error) {
-	entry := s.Inspect(tag)
+	entry := s.inspect(tag)
 	if entry.Err != nil {
 		return nil, entry.Err
 	}
@@ -94,16 +112,11 @@ func (s *Store) load(tag string) (snap *Snapshot, err error) {
 			}
 		}
 	}()
-	var rootErr error
-	var root sync.WaitGroup
-	root.Go(func() { rootErr = checkFile(filepath.Join(s.Dir(tag), rootFile), m.Root) })
-	defer root.Wait()
-
 	path := filepath.Join(s.Dir(tag), stateFile)
 	if snap.State, err = os.ReadFile(path); err != nil {
 		return snap, err
 	}
-	if sum := sha256.Sum256(snap.State); hex.EncodeToString(sum[:]) != m.State.SHA256 {
+	if hashBytes(snap.State) != m.State.SHA256 {
 		return snap, fmt.Errorf("%s does not match its hash", path)
 	}
 	if snap.Memory, err = s.openStack(m.Memory); err != nil {
@@ -112,41 +125,95 @@ func (s *Store) load(tag string) (snap *Snapshot, err error) {
 	if snap.Scratch, err = s.openStack(m.Scratch); err != nil {
 		return snap, err
 	}
-	root.Wait()
-	if rootErr != nil {
-		return snap, rootErr
-	}
-	snap.Root, err = OpenRoot(filepath.Join(s.Dir(tag), rootFile))
+	snap.Root, err = s.openRoot(filepath.Join(s.Dir(tag), rootFile), m.Root)
 	return snap, err
 }
 
-func checkFile(path string, want FileRef) error {
-	got, err := hashFile(path)
-	if err == nil && got != want {
-		err = fmt.Errorf("%s does not match its hash", path)
+// openRoot maps a root image, unless another snapshot has it open.
+func (s *Store) openRoot(path string, ref FileRef) (*page.Stack, error) {
+	s.mu.Lock()
+	for _, snap := range s.open {
+		root := snap.Root.Layers()[0]
+		if snap.Manifest.Root == ref && root.Maps(path) && root.Intact() == nil {
+			defer s.mu.Unlock()
+			return snap.Root.Retain(), nil
+		}
 	}
-	return err
+	s.mu.Unlock()
+	return OpenRoot(path)
 }
 
-func (s *Store) openStack(ref StackRef) (*page.Stack, error) {
-	stack := page.NewStack(ref.Pages)
-	for _, l := range ref.Layers {
-		path := s.layerPath(l.Digest)
-		layer, err := page.OpenLayer(path)
-		if err == nil && (layer.Digest().String() != l.Digest || layer.Limit() != ref.Pages) {
-			layer.Release()
-			err = fmt.Errorf("%s is not the layer that its name says", path)
-		}
-		if err != nil {
-			stack.Release()
-			return nil, err
-		}
-		taller := stack.Push(layer)
+// openLayer maps a layer of an address space of so many pages.
+func openLayer(path string, digest string, pages page.Number) (*page.Layer, error) {
+	layer, err := page.OpenLayer(path)
+	if err == nil && (layer.Digest().String() != digest || layer.Limit() != pages) {
 		layer.Release()
-		stack.Release()
-		stack = taller
+		err = fmt.Errorf("%s is not the layer that its name says", path)
 	}
-	return stack, nil
+	return layer, err
+}
+
+// openStack maps the layers of an address space, those that other snapshots have
+// open only once: what is known about their pages, and the host's page tables,
+// then serve all.
+func (s *Store) openStack(ref StackRef) (*page.Stack, error) {
+	stack, shared := s.share(ref)
+	defer stack.Release()
+	var upper []*page.Layer
+	defer func() {
+		for _, l := range upper {
+			l.Release()
+		}
+	}()
+	for _, l := range ref.Layers[len(stack.Layers()):] {
+		layer := shared[l.Digest]
+		if layer != nil {
+			layer.Retain()
+		} else {
+			var err error
+			if layer, err = openLayer(s.layerPath(l.Digest), l.Digest, ref.Pages); err != nil {
+				return nil, err
+			}
+		}
+		upper = append(upper, layer)
+	}
+	return stack.Push(upper...), nil
+}
+
+// share returns a reference to the tallest opened stack that a stack can be built
+// upon, if only an empty one, and those of its layers that are open.
+func (s *Store) share(ref StackRef) (best *page.Stack, shared map[string]*page.Layer) {
+	wanted := make(map[string]bool)
+	for _, l := range ref.Layers {
+		wanted[l.Digest] = true
+	}
+	best, shared = page.NewStack(ref.Pages), make(map[string]*page.Layer)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, snap := range s.open {
+		if snap.Intact() != nil {
+			continue
+		}
+		for _, stack := range []*page.Stack{snap.Memory, snap.Scratch} {
+			layers := stack.Layers()
+			if stack.Limit() != ref.Pages {
+				continue
+			}
+			prefix := len(layers) <= len(ref.Layers)
+			for i, l := range layers {
+				digest := l.Digest().String()
+				if wanted[digest] {
+					shared[digest] = l
+				}
+				prefix = prefix && ref.Layers[i].Digest == digest
+			}
+			if prefix && len(layers) > len(best.Layers()) {
+				best.Release()
+				best = stack.Retain()
+			}
+		}
+	}
+	return best, shared
 }
 
 // OpenRoot maps a root image as a read-only disk.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/page"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // bench is a store and what to put into it.
 type bench struct {
@@ -236,8 +239,8 @@ func TestNothingIsSweptBesideADamagedManifest(t *testing.T) {
 	}
 }
 
-// Each file is damaged in each way: the listing or the opening says so, names
-// the file, and the snapshot can still be removed.
+// Each file is damaged in each way: the opening or, where only a page differs,
+// verifying says so and names the file; then it cannot be opened, but removed.
 func TestDamageIsNoticed(t *testing.T) {
 	damages := map[string]func(path string) error{
 		"missing": os.Remove,
@@ -275,12 +278,25 @@ func TestDamageIsNoticed(t *testing.T) {
 					t.Fatal(err)
 				}
 				b.reopen()
-				_, err := b.store.Open("one")
-				if !errors.Is(err, ErrNotBootable) {
-					t.Fatalf("opening: %v", err)
+				named := func(what string, err error) {
+					t.Helper()
+					if !errors.Is(err, ErrNotBootable) || !strings.Contains(err.Error(), filepath.Base(name)) {
+						t.Errorf("%s does not say that %s is damaged: %v", what, filepath.Base(name), err)
+					}
 				}
-				if !strings.Contains(err.Error(), filepath.Base(name)) {
-					t.Errorf("the error does not name %s: %v", filepath.Base(name), err)
+				if s, err := b.store.Open("one"); err != nil {
+					named("opening", err)
+				} else {
+					s.Release()
+					if how != "flipped" || filepath.Ext(name) == ".bin" || filepath.Ext(name) == ".json" {
+						t.Errorf("%s %s was opened", how, name)
+					}
+				}
+				named("verifying", b.store.Verify(context.Background(), "one", nil))
+				_, err := b.store.Open("one")
+				named("opening what was verified", err)
+				if e := b.store.Inspect("one"); e.Status != Failed {
+					t.Errorf("its status is %s", e.Status)
 				}
 				if err := b.store.Remove("one"); err != nil {
 					t.Errorf("removing: %v", err)

@@ -106,7 +106,10 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes (the `ListSandboxes` operationId).
 	ListSandboxes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ForkSandboxesWithBody Forks children from a snapshot.
+	// ForkSandboxesWithBody Forks children from a snapshot, or from a running sandbox.
+	//
+	// With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
+	// What they share is kept in memory until the last of them ends; it has no tag.
 	//
 	// 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 	// error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -121,7 +124,10 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/sandboxes (the `ForkSandboxes` operationId).
 	ForkSandboxesWithBody(ctx context.Context, params *ForkSandboxesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ForkSandboxes Forks children from a snapshot.
+	// ForkSandboxes Forks children from a snapshot, or from a running sandbox.
+	//
+	// With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
+	// What they share is kept in memory until the last of them ends; it has no tag.
 	//
 	// 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 	// error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -145,6 +151,34 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/sandboxes/{id} (the `GetSandbox` operationId).
 	GetSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BranchSandboxWithBody Makes a snapshot of a running sandbox, which goes on running.
+	//
+	// Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
+	// one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
+	// not disturbed. The source goes on whatever becomes of the branch.
+	//
+	// Answers 409 when the tag is taken, and 503 when as many branches are being written as the daemon allows. Without
+	// a body the defaults apply. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
+	BranchSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BranchSandbox Makes a snapshot of a running sandbox, which goes on running.
+	//
+	// Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
+	// one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
+	// not disturbed. The source goes on whatever becomes of the branch.
+	//
+	// Answers 409 when the tag is taken, and 503 when as many branches are being written as the daemon allows. Without
+	// a body the defaults apply. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
+	BranchSandbox(ctx context.Context, id ID, body BranchSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// EvalSandboxWithBody Evaluates code in the sandbox's warm runtime.
 	//
@@ -258,6 +292,26 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/sandboxes/{id}/ping (the `PingSandbox` operationId).
 	PingSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RollbackSandboxWithBody Takes a sandbox back, in place, to a snapshot that it descends from.
+	//
+	// The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
+	// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/rollback (the `RollbackSandbox` operationId).
+	RollbackSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RollbackSandbox Takes a sandbox back, in place, to a snapshot that it descends from.
+	//
+	// The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
+	// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/rollback (the `RollbackSandbox` operationId).
+	RollbackSandbox(ctx context.Context, id ID, body RollbackSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListSnapshots Lists snapshots, by tag.
 	//
 	// Corresponds with GET /v1/snapshots (the `ListSnapshots` operationId).
@@ -285,17 +339,181 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/snapshots (the `CreateSnapshot` operationId).
 	CreateSnapshot(ctx context.Context, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// PullSnapshotWithBody Fetches a snapshot from a web server, a hub or an OCI registry.
+	//
+	// The daemon fetches it, goes on where a broken connection stopped, and verifies every part before it counts. With
+	// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/pull (the `PullSnapshot` operationId).
+	PullSnapshotWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PullSnapshot Fetches a snapshot from a web server, a hub or an OCI registry.
+	//
+	// The daemon fetches it, goes on where a broken connection stopped, and verifies every part before it counts. With
+	// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/snapshots/pull (the `PullSnapshot` operationId).
+	PullSnapshot(ctx context.Context, body PullSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UnpackSnapshotWithBody Makes a snapshot of a pack.
+	//
+	// The body is a pack of any size; it is streamed, and every part is verified before it counts. When anything is
+	// wrong with it nothing is kept.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/unpack (the `UnpackSnapshot` operationId).
+	UnpackSnapshotWithBody(ctx context.Context, params *UnpackSnapshotParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// DeleteSnapshot Removes a snapshot.
 	//
-	// Refused with 409 while sandboxes or other snapshots depend on it; the error's `dependents` names them.
+	// Refused with 409 while sandboxes run from it or other snapshots stand on it; the error's `dependents` names both.
+	// `cascade` and `force` say what to do about them instead and exclude each other. Whatever a running sandbox or
+	// another snapshot still reads stays on disk until that is gone too.
 	//
 	// Corresponds with DELETE /v1/snapshots/{tag} (the `DeleteSnapshot` operationId).
 	DeleteSnapshot(ctx context.Context, tag Tag, params *DeleteSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CompactSnapshotWithBody Flattens a chain into a new snapshot that stands on no other.
+	//
+	// The new snapshot is the old one in every respect that a child can see. The old one stays. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/compact (the `CompactSnapshot` operationId).
+	CompactSnapshotWithBody(ctx context.Context, tag Tag, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CompactSnapshot Flattens a chain into a new snapshot that stands on no other.
+	//
+	// The new snapshot is the old one in every respect that a child can see. The old one stays. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/compact (the `CompactSnapshot` operationId).
+	CompactSnapshot(ctx context.Context, tag Tag, body CompactSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeriveSnapshotWithBody Makes a snapshot of another one after some work in it.
+	//
+	// Runs the commands, then the evaluations, in a child of the snapshot and keeps what has changed as a snapshot that
+	// stands on it. When one of them fails, nothing is kept and the error shows what it printed last.
+	//
+	// Answers 201 when the snapshot is ready. With `Accept: application/x-ndjson` it answers 200 at once and streams one
+	// SnapshotEvent a line, as createSnapshot does. When the client disconnects, the work stops and nothing is left of
+	// it. Body limit 1 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/derive (the `DeriveSnapshot` operationId).
+	DeriveSnapshotWithBody(ctx context.Context, tag Tag, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeriveSnapshot Makes a snapshot of another one after some work in it.
+	//
+	// Runs the commands, then the evaluations, in a child of the snapshot and keeps what has changed as a snapshot that
+	// stands on it. When one of them fails, nothing is kept and the error shows what it printed last.
+	//
+	// Answers 201 when the snapshot is ready. With `Accept: application/x-ndjson` it answers 200 at once and streams one
+	// SnapshotEvent a line, as createSnapshot does. When the client disconnects, the work stops and nothing is left of
+	// it. Body limit 1 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/derive (the `DeriveSnapshot` operationId).
+	DeriveSnapshot(ctx context.Context, tag Tag, body DeriveSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetSnapshot Describes one snapshot, with its sizes and dependents.
 	//
 	// Corresponds with GET /v1/snapshots/{tag}/info (the `GetSnapshot` operationId).
 	GetSnapshot(ctx context.Context, tag Tag, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PackSnapshot Packs a snapshot with all that it stands on into one file.
+	//
+	// The body is a `.forkd-snapshot.tar.zst`: the whole chain, image and disks included, with a digest of every part.
+	// An answer that is cut off has failed; a pack tells by itself whether it is complete.
+	//
+	// Corresponds with GET /v1/snapshots/{tag}/pack (the `PackSnapshot` operationId).
+	PackSnapshot(ctx context.Context, tag Tag, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PushSnapshotWithBody Sends a snapshot to a web server, a hub or an OCI registry.
+	//
+	// The daemon sends it. What the other side has is not sent again where that can be known. With
+	// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/push (the `PushSnapshot` operationId).
+	PushSnapshotWithBody(ctx context.Context, tag Tag, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PushSnapshot Sends a snapshot to a web server, a hub or an OCI registry.
+	//
+	// The daemon sends it. What the other side has is not sent again where that can be known. With
+	// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/push (the `PushSnapshot` operationId).
+	PushSnapshot(ctx context.Context, tag Tag, body PushSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// VerifySnapshot Compares every byte of a snapshot, its whole chain included, with its hashes.
+	//
+	// Answers with the snapshot when all is well, and with the error `not_bootable` that names the damaged file when it
+	// is not. With `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does.
+	//
+	// Corresponds with POST /v1/snapshots/{tag}/verify (the `VerifySnapshot` operationId).
+	VerifySnapshot(ctx context.Context, tag Tag, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetTree Lists snapshots and sandboxes with what each of them comes from.
+	//
+	// Corresponds with GET /v1/tree (the `GetTree` operationId).
+	GetTree(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListWorkspaces Lists workspaces, by name.
+	//
+	// Corresponds with GET /v1/workspaces (the `ListWorkspaces` operationId).
+	ListWorkspaces(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateWorkspaceWithBody Makes a workspace, a named sandbox that outlives the daemon, and starts it.
+	//
+	// A workspace is suspended on request and when the daemon ends in an orderly way. After a crash it resumes from its
+	// last suspension, or from the snapshot that it was made of. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/workspaces (the `CreateWorkspace` operationId).
+	CreateWorkspaceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateWorkspace Makes a workspace, a named sandbox that outlives the daemon, and starts it.
+	//
+	// A workspace is suspended on request and when the daemon ends in an orderly way. After a crash it resumes from its
+	// last suspension, or from the snapshot that it was made of. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/workspaces (the `CreateWorkspace` operationId).
+	CreateWorkspace(ctx context.Context, body CreateWorkspaceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteWorkspace Removes a workspace, running or suspended, and what was saved of it.
+	//
+	// Corresponds with DELETE /v1/workspaces/{name} (the `DeleteWorkspace` operationId).
+	DeleteWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetWorkspace Describes one workspace.
+	//
+	// Corresponds with GET /v1/workspaces/{name} (the `GetWorkspace` operationId).
+	GetWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumeWorkspace Lets a suspended workspace run on. One that runs goes on running.
+	//
+	// Corresponds with POST /v1/workspaces/{name}/resume (the `ResumeWorkspace` operationId).
+	ResumeWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SuspendWorkspace Saves a workspace to disk and ends its sandbox. One that is suspended stays so.
+	//
+	// Corresponds with POST /v1/workspaces/{name}/suspend (the `SuspendWorkspace` operationId).
+	SuspendWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetVersion Tells which daemon answers.
 	//
@@ -348,7 +566,10 @@ func (c *Client) ListSandboxes(ctx context.Context, reqEditors ...RequestEditorF
 	return c.Client.Do(req)
 }
 
-// ForkSandboxesWithBody Forks children from a snapshot.
+// ForkSandboxesWithBody Forks children from a snapshot, or from a running sandbox.
+//
+// With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
+// What they share is kept in memory until the last of them ends; it has no tag.
 //
 // 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 // error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -373,7 +594,10 @@ func (c *Client) ForkSandboxesWithBody(ctx context.Context, params *ForkSandboxe
 	return c.Client.Do(req)
 }
 
-// ForkSandboxes Forks children from a snapshot.
+// ForkSandboxes Forks children from a snapshot, or from a running sandbox.
+//
+// With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
+// What they share is kept in memory until the last of them ends; it has no tag.
 //
 // 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 // error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -418,6 +642,54 @@ func (c *Client) KillSandbox(ctx context.Context, id ID, reqEditors ...RequestEd
 // Corresponds with GET /v1/sandboxes/{id} (the `GetSandbox` operationId).
 func (c *Client) GetSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSandboxRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BranchSandboxWithBody Makes a snapshot of a running sandbox, which goes on running.
+//
+// Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
+// one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
+// not disturbed. The source goes on whatever becomes of the branch.
+//
+// Answers 409 when the tag is taken, and 503 when as many branches are being written as the daemon allows. Without
+// a body the defaults apply. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
+func (c *Client) BranchSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBranchSandboxRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BranchSandbox Makes a snapshot of a running sandbox, which goes on running.
+//
+// Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
+// one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
+// not disturbed. The source goes on whatever becomes of the branch.
+//
+// Answers 409 when the tag is taken, and 503 when as many branches are being written as the daemon allows. Without
+// a body the defaults apply. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
+func (c *Client) BranchSandbox(ctx context.Context, id ID, body BranchSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBranchSandboxRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -680,6 +952,46 @@ func (c *Client) PingSandbox(ctx context.Context, id ID, reqEditors ...RequestEd
 	return c.Client.Do(req)
 }
 
+// RollbackSandboxWithBody Takes a sandbox back, in place, to a snapshot that it descends from.
+//
+// The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
+// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/rollback (the `RollbackSandbox` operationId).
+func (c *Client) RollbackSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRollbackSandboxRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RollbackSandbox Takes a sandbox back, in place, to a snapshot that it descends from.
+//
+// The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
+// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/rollback (the `RollbackSandbox` operationId).
+func (c *Client) RollbackSandbox(ctx context.Context, id ID, body RollbackSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRollbackSandboxRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListSnapshots Lists snapshots, by tag.
 //
 // Corresponds with GET /v1/snapshots (the `ListSnapshots` operationId).
@@ -737,13 +1049,161 @@ func (c *Client) CreateSnapshot(ctx context.Context, body CreateSnapshotJSONRequ
 	return c.Client.Do(req)
 }
 
+// PullSnapshotWithBody Fetches a snapshot from a web server, a hub or an OCI registry.
+//
+// The daemon fetches it, goes on where a broken connection stopped, and verifies every part before it counts. With
+// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/pull (the `PullSnapshot` operationId).
+func (c *Client) PullSnapshotWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPullSnapshotRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PullSnapshot Fetches a snapshot from a web server, a hub or an OCI registry.
+//
+// The daemon fetches it, goes on where a broken connection stopped, and verifies every part before it counts. With
+// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/snapshots/pull (the `PullSnapshot` operationId).
+func (c *Client) PullSnapshot(ctx context.Context, body PullSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPullSnapshotRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UnpackSnapshotWithBody Makes a snapshot of a pack.
+//
+// The body is a pack of any size; it is streamed, and every part is verified before it counts. When anything is
+// wrong with it nothing is kept.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/unpack (the `UnpackSnapshot` operationId).
+func (c *Client) UnpackSnapshotWithBody(ctx context.Context, params *UnpackSnapshotParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUnpackSnapshotRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // DeleteSnapshot Removes a snapshot.
 //
-// Refused with 409 while sandboxes or other snapshots depend on it; the error's `dependents` names them.
+// Refused with 409 while sandboxes run from it or other snapshots stand on it; the error's `dependents` names both.
+// `cascade` and `force` say what to do about them instead and exclude each other. Whatever a running sandbox or
+// another snapshot still reads stays on disk until that is gone too.
 //
 // Corresponds with DELETE /v1/snapshots/{tag} (the `DeleteSnapshot` operationId).
 func (c *Client) DeleteSnapshot(ctx context.Context, tag Tag, params *DeleteSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDeleteSnapshotRequest(c.Server, tag, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CompactSnapshotWithBody Flattens a chain into a new snapshot that stands on no other.
+//
+// The new snapshot is the old one in every respect that a child can see. The old one stays. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/{tag}/compact (the `CompactSnapshot` operationId).
+func (c *Client) CompactSnapshotWithBody(ctx context.Context, tag Tag, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCompactSnapshotRequestWithBody(c.Server, tag, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CompactSnapshot Flattens a chain into a new snapshot that stands on no other.
+//
+// The new snapshot is the old one in every respect that a child can see. The old one stays. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/snapshots/{tag}/compact (the `CompactSnapshot` operationId).
+func (c *Client) CompactSnapshot(ctx context.Context, tag Tag, body CompactSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCompactSnapshotRequest(c.Server, tag, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeriveSnapshotWithBody Makes a snapshot of another one after some work in it.
+//
+// Runs the commands, then the evaluations, in a child of the snapshot and keeps what has changed as a snapshot that
+// stands on it. When one of them fails, nothing is kept and the error shows what it printed last.
+//
+// Answers 201 when the snapshot is ready. With `Accept: application/x-ndjson` it answers 200 at once and streams one
+// SnapshotEvent a line, as createSnapshot does. When the client disconnects, the work stops and nothing is left of
+// it. Body limit 1 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/{tag}/derive (the `DeriveSnapshot` operationId).
+func (c *Client) DeriveSnapshotWithBody(ctx context.Context, tag Tag, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeriveSnapshotRequestWithBody(c.Server, tag, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeriveSnapshot Makes a snapshot of another one after some work in it.
+//
+// Runs the commands, then the evaluations, in a child of the snapshot and keeps what has changed as a snapshot that
+// stands on it. When one of them fails, nothing is kept and the error shows what it printed last.
+//
+// Answers 201 when the snapshot is ready. With `Accept: application/x-ndjson` it answers 200 at once and streams one
+// SnapshotEvent a line, as createSnapshot does. When the client disconnects, the work stops and nothing is left of
+// it. Body limit 1 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/snapshots/{tag}/derive (the `DeriveSnapshot` operationId).
+func (c *Client) DeriveSnapshot(ctx context.Context, tag Tag, body DeriveSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeriveSnapshotRequest(c.Server, tag, body)
 	if err != nil {
 		return nil, err
 	}
@@ -759,6 +1219,212 @@ func (c *Client) DeleteSnapshot(ctx context.Context, tag Tag, params *DeleteSnap
 // Corresponds with GET /v1/snapshots/{tag}/info (the `GetSnapshot` operationId).
 func (c *Client) GetSnapshot(ctx context.Context, tag Tag, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSnapshotRequest(c.Server, tag)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PackSnapshot Packs a snapshot with all that it stands on into one file.
+//
+// The body is a `.forkd-snapshot.tar.zst`: the whole chain, image and disks included, with a digest of every part.
+// An answer that is cut off has failed; a pack tells by itself whether it is complete.
+//
+// Corresponds with GET /v1/snapshots/{tag}/pack (the `PackSnapshot` operationId).
+func (c *Client) PackSnapshot(ctx context.Context, tag Tag, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPackSnapshotRequest(c.Server, tag)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PushSnapshotWithBody Sends a snapshot to a web server, a hub or an OCI registry.
+//
+// The daemon sends it. What the other side has is not sent again where that can be known. With
+// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/{tag}/push (the `PushSnapshot` operationId).
+func (c *Client) PushSnapshotWithBody(ctx context.Context, tag Tag, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPushSnapshotRequestWithBody(c.Server, tag, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PushSnapshot Sends a snapshot to a web server, a hub or an OCI registry.
+//
+// The daemon sends it. What the other side has is not sent again where that can be known. With
+// `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/snapshots/{tag}/push (the `PushSnapshot` operationId).
+func (c *Client) PushSnapshot(ctx context.Context, tag Tag, body PushSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPushSnapshotRequest(c.Server, tag, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// VerifySnapshot Compares every byte of a snapshot, its whole chain included, with its hashes.
+//
+// Answers with the snapshot when all is well, and with the error `not_bootable` that names the damaged file when it
+// is not. With `Accept: application/x-ndjson` it streams one SnapshotEvent a line, as createSnapshot does.
+//
+// Corresponds with POST /v1/snapshots/{tag}/verify (the `VerifySnapshot` operationId).
+func (c *Client) VerifySnapshot(ctx context.Context, tag Tag, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewVerifySnapshotRequest(c.Server, tag)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetTree Lists snapshots and sandboxes with what each of them comes from.
+//
+// Corresponds with GET /v1/tree (the `GetTree` operationId).
+func (c *Client) GetTree(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetTreeRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListWorkspaces Lists workspaces, by name.
+//
+// Corresponds with GET /v1/workspaces (the `ListWorkspaces` operationId).
+func (c *Client) ListWorkspaces(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListWorkspacesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateWorkspaceWithBody Makes a workspace, a named sandbox that outlives the daemon, and starts it.
+//
+// A workspace is suspended on request and when the daemon ends in an orderly way. After a crash it resumes from its
+// last suspension, or from the snapshot that it was made of. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/workspaces (the `CreateWorkspace` operationId).
+func (c *Client) CreateWorkspaceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateWorkspaceRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateWorkspace Makes a workspace, a named sandbox that outlives the daemon, and starts it.
+//
+// A workspace is suspended on request and when the daemon ends in an orderly way. After a crash it resumes from its
+// last suspension, or from the snapshot that it was made of. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/workspaces (the `CreateWorkspace` operationId).
+func (c *Client) CreateWorkspace(ctx context.Context, body CreateWorkspaceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateWorkspaceRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteWorkspace Removes a workspace, running or suspended, and what was saved of it.
+//
+// Corresponds with DELETE /v1/workspaces/{name} (the `DeleteWorkspace` operationId).
+func (c *Client) DeleteWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteWorkspaceRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetWorkspace Describes one workspace.
+//
+// Corresponds with GET /v1/workspaces/{name} (the `GetWorkspace` operationId).
+func (c *Client) GetWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetWorkspaceRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumeWorkspace Lets a suspended workspace run on. One that runs goes on running.
+//
+// Corresponds with POST /v1/workspaces/{name}/resume (the `ResumeWorkspace` operationId).
+func (c *Client) ResumeWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeWorkspaceRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SuspendWorkspace Saves a workspace to disk and ends its sandbox. One that is suspended stays so.
+//
+// Corresponds with POST /v1/workspaces/{name}/suspend (the `SuspendWorkspace` operationId).
+func (c *Client) SuspendWorkspace(ctx context.Context, name WorkspaceName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSuspendWorkspaceRequest(c.Server, name)
 	if err != nil {
 		return nil, err
 	}
@@ -982,6 +1648,53 @@ func NewGetSandboxRequest(server string, id ID) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewBranchSandboxRequest calls the generic BranchSandbox builder with application/json body
+func NewBranchSandboxRequest(server string, id ID, body BranchSandboxJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewBranchSandboxRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewBranchSandboxRequestWithBody constructs an http.Request for the BranchSandbox method, with any body, and a specified content type
+func NewBranchSandboxRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/branch", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -1653,6 +2366,53 @@ func NewPingSandboxRequest(server string, id ID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewRollbackSandboxRequest calls the generic RollbackSandbox builder with application/json body
+func NewRollbackSandboxRequest(server string, id ID, body RollbackSandboxJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRollbackSandboxRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewRollbackSandboxRequestWithBody constructs an http.Request for the RollbackSandbox method, with any body, and a specified content type
+func NewRollbackSandboxRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/rollback", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListSnapshotsRequest constructs an http.Request for the ListSnapshots method
 func NewListSnapshotsRequest(server string) (*http.Request, error) {
 	var err error
@@ -1708,6 +2468,98 @@ func NewCreateSnapshotRequestWithBody(server string, contentType string, body io
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewPullSnapshotRequest calls the generic PullSnapshot builder with application/json body
+func NewPullSnapshotRequest(server string, body PullSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPullSnapshotRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPullSnapshotRequestWithBody constructs an http.Request for the PullSnapshot method, with any body, and a specified content type
+func NewPullSnapshotRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/pull")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewUnpackSnapshotRequestWithBody constructs an http.Request for the UnpackSnapshot method, with any body, and a specified content type
+func NewUnpackSnapshotRequestWithBody(server string, params *UnpackSnapshotParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/unpack")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
@@ -1785,6 +2637,100 @@ func NewDeleteSnapshotRequest(server string, tag Tag, params *DeleteSnapshotPara
 	return req, nil
 }
 
+// NewCompactSnapshotRequest calls the generic CompactSnapshot builder with application/json body
+func NewCompactSnapshotRequest(server string, tag Tag, body CompactSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCompactSnapshotRequestWithBody(server, tag, "application/json", bodyReader)
+}
+
+// NewCompactSnapshotRequestWithBody constructs an http.Request for the CompactSnapshot method, with any body, and a specified content type
+func NewCompactSnapshotRequestWithBody(server string, tag Tag, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/compact", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeriveSnapshotRequest calls the generic DeriveSnapshot builder with application/json body
+func NewDeriveSnapshotRequest(server string, tag Tag, body DeriveSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDeriveSnapshotRequestWithBody(server, tag, "application/json", bodyReader)
+}
+
+// NewDeriveSnapshotRequestWithBody constructs an http.Request for the DeriveSnapshot method, with any body, and a specified content type
+func NewDeriveSnapshotRequestWithBody(server string, tag Tag, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/derive", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewGetSnapshotRequest constructs an http.Request for the GetSnapshot method
 func NewGetSnapshotRequest(server string, tag Tag) (*http.Request, error) {
 	var err error
@@ -1812,6 +2758,351 @@ func NewGetSnapshotRequest(server string, tag Tag) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPackSnapshotRequest constructs an http.Request for the PackSnapshot method
+func NewPackSnapshotRequest(server string, tag Tag) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/pack", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPushSnapshotRequest calls the generic PushSnapshot builder with application/json body
+func NewPushSnapshotRequest(server string, tag Tag, body PushSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPushSnapshotRequestWithBody(server, tag, "application/json", bodyReader)
+}
+
+// NewPushSnapshotRequestWithBody constructs an http.Request for the PushSnapshot method, with any body, and a specified content type
+func NewPushSnapshotRequestWithBody(server string, tag Tag, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/push", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewVerifySnapshotRequest constructs an http.Request for the VerifySnapshot method
+func NewVerifySnapshotRequest(server string, tag Tag) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/verify", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetTreeRequest constructs an http.Request for the GetTree method
+func NewGetTreeRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tree")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListWorkspacesRequest constructs an http.Request for the ListWorkspaces method
+func NewListWorkspacesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/workspaces")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateWorkspaceRequest calls the generic CreateWorkspace builder with application/json body
+func NewCreateWorkspaceRequest(server string, body CreateWorkspaceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateWorkspaceRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateWorkspaceRequestWithBody constructs an http.Request for the CreateWorkspace method, with any body, and a specified content type
+func NewCreateWorkspaceRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/workspaces")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteWorkspaceRequest constructs an http.Request for the DeleteWorkspace method
+func NewDeleteWorkspaceRequest(server string, name WorkspaceName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/workspaces/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetWorkspaceRequest constructs an http.Request for the GetWorkspace method
+func NewGetWorkspaceRequest(server string, name WorkspaceName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/workspaces/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResumeWorkspaceRequest constructs an http.Request for the ResumeWorkspace method
+func NewResumeWorkspaceRequest(server string, name WorkspaceName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/workspaces/%s/resume", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSuspendWorkspaceRequest constructs an http.Request for the SuspendWorkspace method
+func NewSuspendWorkspaceRequest(server string, name WorkspaceName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/workspaces/%s/suspend", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}

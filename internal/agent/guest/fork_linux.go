@@ -18,8 +18,11 @@ import (
 func (s *Server) quiesce() (wire.QuiesceReply, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
-	if s.held() {
+	switch s.holding() {
+	case quiesced:
 		return s.count()
+	case paused:
+		return wire.QuiesceReply{}, wire.Errorf(wire.CodeQuiesced, "", "user processes stand still for a branch: resume first")
 	}
 	if err := s.hold(); err != nil {
 		return wire.QuiesceReply{}, err
@@ -39,10 +42,10 @@ func (s *Server) quiesce() (wire.QuiesceReply, error) {
 func (s *Server) hold() error {
 	s.table.Hold()
 	if err := s.warm.Hold(); err != nil {
-		s.table.Release()
+		s.table.Release(false)
 		return err
 	}
-	s.setHeld(true)
+	s.setHolding(quiesced)
 	err := s.runtimes.Freeze(s.cfg.Patience)
 	// Nobody can enter an empty cgroup now, and thawing it would cost every child its share of a refresh.
 	if err == nil && s.users.Populated() {
@@ -54,10 +57,17 @@ func (s *Server) hold() error {
 	return nil
 }
 
-// letGo lets runtimes and user processes go on. With reseed, user processes do so only after every runtime has confirmed
-// that its generators are new.
-func (s *Server) letGo(reseed bool) error {
-	if err := s.warm.Order(reseed); err != nil {
+// letGo lets runtimes and user processes go on. If the machine is another one now, user processes do so only after every
+// runtime has confirmed that its generators are new.
+func (s *Server) letGo(another bool) error {
+	var err error
+	switch {
+	case s.holding() == quiesced:
+		err = s.warm.Order(another)
+	case another:
+		err = s.warm.Renew()
+	}
+	if err != nil {
 		return err
 	}
 	if err := s.runtimes.Thaw(); err != nil {
@@ -69,21 +79,36 @@ func (s *Server) letGo(reseed bool) error {
 	if err := s.users.Thaw(); err != nil {
 		return err
 	}
-	s.table.Release()
-	s.setHeld(false)
+	s.table.Release(another)
+	s.setHolding(released)
 	return nil
 }
 
-func (s *Server) setHeld(held bool) {
+// holding is how far user code is kept from running.
+type holding int
+
+const (
+	released holding = iota
+	paused           // for a branch: it stands still where it was
+	quiesced         // for a snapshot to start from: runtimes are at a safe point, everything is at rest and written
+)
+
+func (s *Server) holding() holding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.how
+}
+
+func (s *Server) setHolding(how holding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case held && !s.quiesced:
+	case how != released && s.how == released:
 		s.running = make(chan struct{})
-	case !held && s.quiesced:
+	case how == released && s.how != released:
 		close(s.running)
 	}
-	s.quiesced = held
+	s.how = how
 }
 
 func (s *Server) count() (wire.QuiesceReply, error) {
@@ -161,14 +186,16 @@ func (s *Server) pretend(*wire.Refresh) error {
 	return s.cfg.Identity.rewrite()
 }
 
-// resume lets everything go on under the old identity: the host has its snapshot, or has given it up.
-func (s *Server) resume() error {
+// resume lets everything go on under the old identity: the host has its snapshot, or has given it up, and branch is then the
+// number of its request.
+func (s *Server) resume(branch uint64) error {
 	s.state.Lock()
 	defer s.state.Unlock()
+	s.calledOff = max(s.calledOff, branch)
 	switch {
 	case s.failed != nil:
 		return s.failed
-	case !s.held():
+	case s.holding() == released:
 		return nil
 	}
 	return s.letGo(false)
@@ -180,17 +207,17 @@ func (s *Server) refresh(r *wire.Refresh) error {
 	s.state.Lock()
 	defer s.state.Unlock()
 	s.mu.Lock()
-	generation, quiesced, failed := s.generation, s.quiesced, s.failed
+	generation, how, failed := s.generation, s.how, s.failed
 	s.mu.Unlock()
 	switch {
 	case failed != nil:
 		return failed
 	case r.Generation < generation:
 		return wire.Errorf(wire.CodeBadRequest, "generation", "generation %d is older than %d, which is in force", r.Generation, generation)
-	case r.Generation == generation && !quiesced:
+	case r.Generation == generation && how == released:
 		return nil
 	}
-	if !quiesced {
+	if how == released {
 		// A machine that was booted, not restored, is given its identity in the same way.
 		if err := s.hold(); err != nil {
 			return err

@@ -59,13 +59,14 @@ type Server struct {
 	sessions sync.WaitGroup // connections that are being served, but for those while quiesced
 	served   chan struct{}  // closed when Serve has returned
 
-	state sync.Mutex // serialises quiesce, resume and refresh
+	state     sync.Mutex // serialises quiesce, branch, resume and refresh
+	calledOff uint64     // number of the last branch that is over; guarded by state
 
 	mu         sync.Mutex // guards what follows
 	conns      map[*quiet.Conn]struct{}
 	generation uint64
-	quiesced   bool
-	running    chan struct{} // closed while not quiesced
+	how        holding
+	running    chan struct{} // closed while user code is not held
 	failed     error         // of a refresh that cannot be tried again
 	execs      uint64
 	emptying   []*proc.Cgroup // of commands that left processes behind
@@ -153,7 +154,7 @@ func (s *Server) Serve() error {
 			}
 			return fmt.Errorf("accepting: %w", err)
 		}
-		if !s.held() {
+		if s.holding() != quiesced {
 			s.retire(nil)
 			s.sessions.Go(func() { s.serve(conn) })
 			continue
@@ -195,8 +196,8 @@ func (s *Server) serve(conn *quiet.Conn) {
 func (s *Server) Close() {
 	s.warm.Close()
 	_ = s.users.Kill()
-	s.table.Release()
-	s.setHeld(false)
+	s.table.Release(false)
+	s.setHolding(released)
 	if s.listener != nil {
 		s.listener.Close()
 	}
@@ -210,12 +211,6 @@ func (s *Server) Close() {
 	s.retire(nil)
 	s.sweep()
 	s.root.Close()
-}
-
-func (s *Server) held() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.quiesced
 }
 
 // sweep removes the cgroups of commands whose last processes have ended.
@@ -240,7 +235,7 @@ func (s *Server) info() wire.Info {
 		Agent:      Version,
 		Protocol:   wire.Version,
 		Generation: s.generation,
-		Quiesced:   s.quiesced,
+		Quiesced:   s.how != released,
 		UptimeNS:   now.Nano(),
 		Cgroups:    s.users.Real(),
 	}

@@ -79,12 +79,8 @@ func (s *session) done(v any, err error) {
 
 // dispatch runs an operation. An error that it returns has not been answered yet.
 func (s *session) dispatch(r wire.Request) error {
-	if s.held() {
-		switch r.Op {
-		case wire.OpPing, wire.OpResume, wire.OpQuiesce, wire.OpPowerOff:
-		default:
-			return wire.Errorf(wire.CodeQuiesced, "", "%s: the guest is held for a snapshot: refresh or resume it first", r.Op)
-		}
+	if err := s.admit(r.Op); err != nil {
+		return err
 	}
 	switch r.Op {
 	case wire.OpPing:
@@ -100,7 +96,9 @@ func (s *session) dispatch(r wire.Request) error {
 	case wire.OpQuiesce:
 		return answer(s, r, func(struct{}) (any, error) { return s.quiesce() })
 	case wire.OpResume:
-		return answer(s, r, func(struct{}) (any, error) { return nil, s.resume() })
+		return answer(s, r, func(a wire.ResumeRequest) (any, error) { return nil, s.resume(a.Branch) })
+	case wire.OpBranch:
+		return with(r, s.branch)
 	case wire.OpExec:
 		return with(r, s.exec)
 	case wire.OpRuntimeStart:
@@ -114,6 +112,30 @@ func (s *session) dispatch(r wire.Request) error {
 		})
 	}
 	return s.dispatchFile(r)
+}
+
+// admit refuses what cannot be done while the guest is held for a snapshot. A branch is over in a moment, so then it waits;
+// what was asked of the machine that was branched is not done in its children.
+func (s *session) admit(op wire.Op) error {
+	switch op {
+	case wire.OpPing, wire.OpResume, wire.OpQuiesce, wire.OpPowerOff:
+		return nil
+	}
+	s.mu.Lock()
+	how, running, generation := s.how, s.running, s.generation
+	s.mu.Unlock()
+	switch {
+	case how == released:
+		return nil
+	case how == paused && op != wire.OpBranch:
+		<-running
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.generation == generation {
+			return nil
+		}
+	}
+	return wire.Errorf(wire.CodeQuiesced, "", "%s: the guest is held for a snapshot: refresh or resume it first", op)
 }
 
 // with decodes the arguments of a request and calls f with them.

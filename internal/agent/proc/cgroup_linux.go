@@ -98,14 +98,26 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// Freeze stops every process in the cgroup and below, and returns when all of them have stopped. It may be called again, but
-// neither it nor Thaw by two at a time.
-func (c *Cgroup) Freeze(patience time.Duration) error {
+// Stop keeps every process in the cgroup and below from executing any further instruction of its own, at once. What it
+// has asked of the kernel may still be under way, as that may take any time.
+func (c *Cgroup) Stop() error {
 	if !c.Real() {
 		return nil
 	}
 	if err := c.freeze.WriteAt([]byte("1"), 0); err != nil {
 		return fmt.Errorf("freezing %s: %w", c.path, err)
+	}
+	return nil
+}
+
+// Freeze stops every process in the cgroup and below, and returns when all of them have stopped. It may be called again, but
+// neither it nor Stop nor Thaw by two at a time.
+func (c *Cgroup) Freeze(patience time.Duration) error {
+	if !c.Real() {
+		return nil
+	}
+	if err := c.Stop(); err != nil {
+		return err
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		b, err := os.ReadFile(filepath.Join(c.path, "cgroup.events"))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHeld means that processes are held for a snapshot, so none can be started.
+// ErrHeld means that processes are held for a snapshot, or were when the start was asked for, so none can be started.
 var ErrHeld = errors.New("user processes are held for a snapshot")
 
 // Spec describes a process to start. Everything in it has been resolved already: Path is an executable file.
@@ -26,10 +26,13 @@ type Spec struct {
 
 // Table knows the running children. There is one in a process, because waiting for any child is process-wide.
 type Table struct {
-	mu    sync.Mutex // guards everything below
-	procs map[int]*Process
-	held  bool
-	swept func() // called without mu after orphans were reaped
+	mu       sync.Mutex // guards everything below
+	procs    map[int]*Process
+	held     bool
+	delayed  bool
+	released sync.Cond // when delayed ends
+	renewed  uint64    // releases as another machine
+	swept    func()    // called without mu after orphans were reaped
 }
 
 // Process is a started child. It leads its own session and process group.
@@ -51,6 +54,7 @@ var (
 func Children() *Table {
 	tableOnce.Do(func() {
 		theTable = &Table{procs: make(map[int]*Process)}
+		theTable.released.L = &theTable.mu
 		changed := make(chan os.Signal, 1)
 		signal.Notify(changed, unix.SIGCHLD)
 		go func() {
@@ -69,8 +73,8 @@ func (t *Table) OnOrphan(f func()) {
 	t.swept = f
 }
 
-// Start starts a process. It returns ErrHeld while processes are held, else the error of the failed system call; a failed
-// start leaves nothing behind.
+// Start starts a process, when starts are no longer delayed. It returns ErrHeld while processes are held, else the error
+// of the failed system call; a failed start leaves nothing behind.
 func (t *Table) Start(s Spec) (*Process, error) {
 	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
 	for _, f := range s.Files {
@@ -84,7 +88,11 @@ func (t *Table) Start(s Spec) (*Process, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.held {
+	machine := t.renewed
+	for t.delayed {
+		t.released.Wait()
+	}
+	if t.held || t.renewed != machine {
 		return nil, ErrHeld
 	}
 	pid, err := syscall.ForkExec(s.Path, s.Argv, attr)
@@ -103,11 +111,24 @@ func (t *Table) Hold() {
 	t.held = true
 }
 
-// Release ends Hold.
-func (t *Table) Release() {
+// Delay makes Start wait until Release. When it returns, no start is under way: one whose new process stood still before
+// it has executed its program would wait for that, and keep a processor of the agent waiting.
+func (t *Table) Delay() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held = false
+	t.delayed = true
+}
+
+// Release ends Hold and Delay. If the machine is another one now, starts that were delayed fail with ErrHeld: they were
+// asked of the other.
+func (t *Table) Release(another bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if another {
+		t.renewed++
+	}
+	t.held, t.delayed = false, false
+	t.released.Broadcast()
 }
 
 // reap collects every child that has ended.

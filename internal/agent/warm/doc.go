@@ -8,13 +8,21 @@
 //	1      u8   state: 1 while the runtime holds
 //	2      u8   go: 1 ends the hold
 //	3      u8   reseed: 1 if the generators are to be reseeded when the hold ends
+//	4      u8   renew: 1 if the generators are to be reseeded at once; the runtime sets it to 0 when it has seen it
 //	8      u64  id of the running evaluation, 0 for none; written by the runtime
 //	16     u64  id of the evaluation to interrupt
-//	24     u64  number of the hold, echoed when it has ended
+//	24     u64  number of the hold or renewal, echoed when it has ended
+//	32     u64  address of the state of Python's generator in the process, or 0; written by the runtime
+//	40     u64  the same for numpy's
 //	64     2560 bytes of seed; the first 64 are fit for cryptography
 //
 // The agent reaches the page with pread and pwrite, the runtime maps it; both see the same page cache. The process runs in
 // a cgroup of its own below Config.Cgroup, so that it can be thawed and reseeded while user processes are still held.
+//
+// A branch freezes a runtime where it is, in the middle of an evaluation or of native code, and costs it nothing more in the
+// machine that goes on. In a child its generators are renewed before its first instruction, by overwriting their states in
+// its memory, and once more by its own code, which also sees to those whose states cannot be overwritten. A runtime that is
+// in native code for long does not get there soon; it is waited for only if something is loaded that needs it.
 //
 // Lock order: Runtime.op, Runtime.mu, Manager.mu. Runtime.op is held while a process starts, holds or is released; the
 // other two only for moments.

@@ -181,6 +181,11 @@ func (m *Manager) Order(reseed bool) error {
 	return m.each(func(r *Runtime) error { return r.order(reseed) })
 }
 
+// Renew has every living runtime reseed its generators, from wherever it stands frozen. It does when it is thawed.
+func (m *Manager) Renew() error {
+	return m.each((*Runtime).renew)
+}
+
 // Await returns when every runtime that was told to go on has said that it does.
 func (m *Manager) Await() error {
 	deadline := time.Now().Add(m.cfg.Patience)

@@ -2,6 +2,7 @@ package warm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 
@@ -15,9 +16,11 @@ const (
 	offCommand  = 0
 	offState    = 1
 	offGo       = 2
+	offRenew    = 4
 	offCurrent  = 8
 	offTarget   = 16
 	offSequence = 24
+	offStates   = 32
 	offSeed     = 64
 	seedSize    = 2560
 	pageSize    = 4096
@@ -80,6 +83,21 @@ func (p *page) command(c byte) error {
 		return p.io.WriteAt([]byte{c}, offCommand)
 	}
 	return p.io.WriteAt([]byte{c, 0, 0, 0}, offCommand)
+}
+
+// renew asks for a reseed outside a hold, with the seed in buf.
+func (p *page) renew(seed []byte) error {
+	return errors.Join(p.io.WriteAt(seed, offSeed), p.io.WriteAt([]byte{1}, offRenew))
+}
+
+// states returns where the runtime says that the states of its generators are in its memory; 0 for one that there is not.
+func (p *page) states() (addresses [stateCount]uint64, err error) {
+	var b [8 * stateCount]byte
+	err = p.io.ReadAt(b[:], offStates)
+	for i := range addresses {
+		addresses[i] = binary.NativeEndian.Uint64(b[8*i:])
+	}
+	return addresses, err
 }
 
 // release ends a hold. With fresh entropy, the runtime's generators get new states: the first bytes of the seed are the

@@ -11,8 +11,8 @@ import builtins
 # Functions look builtins up in this private copy, so that user code may spoil its own without spoiling the server.
 __builtins__ = dict(vars(builtins))
 
-import _random, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, operator, os, re, select, signal
-import socket, struct, sys, traceback, types
+import _random, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, operator, os, random, re, select
+import signal, socket, struct, sys, traceback, types
 
 # Frame types and limits, as in package wire.
 OK, ERROR, STDOUT, STDERR, EVAL, RESULT = 3, 4, 18, 19, 48, 49
@@ -28,8 +28,8 @@ MAX_KEPT = 4 << 10  # of an expression that is kept compiled
 MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 
 # The shared page, as in package warm.
-COMMAND, STATE, GO, RESEED = 0, 1, 2, 3
-CURRENT, TARGET, SEQUENCE = slice(8, 16), slice(16, 24), slice(24, 32)
+COMMAND, STATE, GO, RESEED, RENEW = 0, 1, 2, 3, 4
+CURRENT, TARGET, SEQUENCE, STATES = slice(8, 16), slice(16, 24), slice(24, 32), slice(32, 48)
 SEED_RANDOM, SEED_SSL, SEED_NUMPY = slice(64, 96), slice(96, 128), slice(128, 128 + 2496)
 HOLD, INTERRUPT = 1, 2
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
@@ -259,6 +259,10 @@ class Runtime:
         self.count = 0  # of evaluations, for the names of their code
         self.interrupted = False
         self.forked = False
+        self.renewing = False
+        self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
+        self.generators = []  # those, kept alive
+        self.modules = 0  # how many were loaded when the states were looked up
         self.buffer = bytearray(MAX_DATA)
         self.sources = collections.deque()
         self.expressions = {}  # compiled, by their source text, oldest first
@@ -325,6 +329,8 @@ class Runtime:
             if name not in self.sources:
                 linecache.cache.pop(name, None)
         value = None
+        if len(sys.modules) != self.modules:
+            self.tell_states()
         if self.forked:
             # User code called os.fork and came back here in the child. It ends as a script would.
             self.stdout.flush()
@@ -414,8 +420,11 @@ class Runtime:
     # Commands of the agent.
 
     def on_signal(self, number, frame):
-        if self.forked:
+        if self.forked or self.renewing:
             return
+        while self.page[RENEW]:
+            self.page[RENEW] = 0
+            self.renew()
         command = self.page[COMMAND]
         self.page[COMMAND] = 0
         if command == HOLD:
@@ -425,7 +434,7 @@ class Runtime:
             raise KeyboardInterrupt
 
     def on_sigint(self, number, frame):
-        if self.current[0]:
+        if self.current[0] and not self.renewing:
             raise KeyboardInterrupt
 
     def hold(self):
@@ -449,11 +458,43 @@ class Runtime:
                 0,
             )
         except BaseException as e:
-            kind, answer = ERROR, encode({"code": "refresh_failed", "message": f"{type(e).__name__}: {e}"}).encode("utf-8", "replace")
+            error = e
         else:
-            kind, answer = OK, b""
+            error = None
         page[GO] = page[STATE] = 0
-        self.control.sendall(HEADER.pack(8 + len(answer), kind) + bytes(page[SEQUENCE]) + answer)
+        self.report(error)
+
+    def renew(self):
+        """Reseeds in a child of a branch, in which the process finds itself anywhere. Other threads may run meanwhile; the
+        agent has overwritten the states that they could repeat."""
+        self.renewing = True
+        try:
+            collections.deque(map(functools.partial.__call__, reseed_steps(self.page)), 0)
+        except BaseException as e:
+            error = e
+        else:
+            error = None
+        self.renewing = False
+        self.report(error)
+
+    def report(self, error):
+        """Tells the agent that its order has been carried out, or why it has not."""
+        kind, answer = OK, b""
+        if error:
+            kind = ERROR
+            answer = encode({"code": "refresh_failed", "message": f"{type(error).__name__}: {error}"}).encode("utf-8", "replace")
+        self.control.sendall(HEADER.pack(8 + len(answer), kind) + bytes(self.page[SEQUENCE]) + answer)
+
+    def tell_states(self):
+        """Tells the agent where the states of the global generators are. They are kept, so that the places stay theirs."""
+        self.modules = len(sys.modules)
+        for i, find in enumerate((random_state, numpy_state)):
+            if not self.states[i]:
+                try:
+                    generator, self.states[i] = find()
+                    self.generators.append(generator)
+                except Exception:
+                    pass  # it is not there, or not as expected
 
     def after_fork(self):
         """In a child that user code forked: it must neither serve nor keep the host's connections open."""
@@ -475,8 +516,8 @@ def reseed_steps(page):
     """Returns callables that give the process's random generators new states from the seed in the page."""
     steps = []
     modules = sys.modules
-    if "random" in modules:
-        instance = modules["random"]._inst
+    if hasattr(random, "_inst"):
+        instance = random._inst
         steps.append(chained(functools.partial(_random.Random.seed, instance), map(int.from_bytes, seed(page, SEED_RANDOM), ("little",))))
         steps.append(functools.partial(setattr, instance, "gauss_next", None))
     if "numpy.random.mtrand" in modules:
@@ -492,21 +533,48 @@ def reseed_steps(page):
     return steps
 
 
+def bytes_at(address, size):
+    import ctypes
+
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+
+
+def random_state():
+    """Returns the random module's generator and the address of its state: a position and 624 words behind the object's
+    head, if what lies there is what getstate says."""
+    generator = random._inst
+    address = id(generator) + object.__basicsize__
+    _, (*words, position), _ = generator.getstate()
+    if bytes_at(address, 2500) != struct.pack("=i624I", position, *words):
+        raise ValueError
+    return generator, address
+
+
+def numpy_state():
+    """Returns numpy.random's global generator and the address of its state: 624 words and a position, if what lies where
+    numpy's interface says they are is what get_state says."""
+    state = sys.modules["numpy.random.mtrand"]._rand
+    generator = state._bit_generator
+    address = generator.ctypes.state_address
+    name, key, position, _, _ = state.get_state()
+    if name != "MT19937" or bytes_at(address, 2500) != key.tobytes() + position.to_bytes(4, "little"):
+        raise ValueError
+    return generator, address
+
+
 def numpy_steps(page, state):
     """numpy.random's global state. Its own seed function costs several times as much as the whole rest of a reseed, so the
-    generator's words are written where numpy's interface says they are, if what lies there is what get_state says."""
-    generator = state._bit_generator
-    if type(generator).__name__ == "MT19937":
-        import ctypes
-
-        words = memoryview((ctypes.c_ubyte * 2500).from_address(generator.ctypes.state_address)).cast("B")
-        _, key, position, gauss, _ = state.get_state()
-        if words[:2496] == key.tobytes() and words[2496:] == position.to_bytes(4, "little"):
-            steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
-            steps.append(chained(words.__setitem__, (slice(0, 2496),), seed(page, SEED_NUMPY)))
-            steps.append(functools.partial(words.__setitem__, slice(2496, 2500), (624).to_bytes(4, "little")))
-            return steps
-    return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
+    generator's words are written in their place."""
+    try:
+        _, address = numpy_state()
+    except Exception:
+        return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
+    words = bytes_at(address, 2500)
+    _, key, position, gauss, _ = state.get_state()
+    steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
+    steps.append(chained(words.__setitem__, (slice(0, 2496),), seed(page, SEED_NUMPY)))
+    steps.append(functools.partial(words.__setitem__, slice(2496, 2500), (624).to_bytes(4, "little")))
+    return steps
 
 
 def immortalize():
@@ -594,6 +662,7 @@ def main():
         body = json.dumps({"code": "runtime_failed", "message": f"{type(e).__name__}: {e}"[:MAX_TEXT], "detail": shorten(traceback.format_exc())})
         control.sendall(HEADER.pack(len(body.encode()), ERROR) + body.encode())
         os._exit(1)
+    runtime.tell_states()
     gc.collect()
     gc.freeze()
     body = json.dumps({"version": sys.version.split()[0]}).encode()

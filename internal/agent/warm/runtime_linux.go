@@ -39,6 +39,8 @@ type Runtime struct {
 	oomKills uint64
 
 	ordered  bool // guarded by op, as what follows
+	renewed  bool // the order was to reseed from wherever it stands
+	ready    bool // it may go on before it has answered
 	sequence uint64
 
 	// What a reseed needs lies ready before the snapshot.
@@ -204,7 +206,7 @@ func (r *Runtime) discard() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proc, r.pid = nil, 0
-	r.held, r.ordered = false, false
+	r.held, r.ordered, r.renewed, r.ready = false, false, false, false
 	if r.cgroup != nil {
 		r.m.retire(r.cgroup)
 		r.cgroup = nil
@@ -322,6 +324,20 @@ func (r *Runtime) await(deadline time.Time) error {
 		return nil
 	}
 	r.ordered = false
+	renewed, ready := r.renewed, r.ready
+	r.renewed, r.ready = false, false
+	if ready {
+		return nil // it may be in native code for long
+	}
+	err := r.hear(deadline)
+	if renewed && errors.Is(err, os.ErrDeadlineExceeded) && r.covered() {
+		return nil
+	}
+	return err
+}
+
+// hear reads the runtime's answer to the last order.
+func (r *Runtime) hear(deadline time.Time) error {
 	if err := r.control.SetReadDeadline(deadline); err != nil {
 		return err
 	}

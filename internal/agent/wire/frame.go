@@ -41,6 +41,7 @@ const (
 	TypeRefresh Type = 2 // client: opens a refresh, binary Refresh
 	TypeOK      Type = 3 // server: accepted, JSON reply of the operation or empty
 	TypeError   Type = 4 // server: JSON Error; ends the operation
+	TypeRelease Type = 5 // client: ends the standstill of a branch
 
 	TypeStdin    Type = 16 // client: bytes for standard input
 	TypeStdinEnd Type = 17 // client: end of standard input

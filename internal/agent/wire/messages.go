@@ -128,6 +128,22 @@ type QuiesceReply struct {
 	Processes int `json:"processes"` // user processes besides idle warm runtimes
 }
 
+// BranchRequest asks for user processes to stand still for a branch. The number is larger than in any request before.
+type BranchRequest struct {
+	Number uint64 `json:"number"`
+}
+
+// ResumeRequest lets user processes go on. It also calls off a BranchRequest with this number or a smaller one that has not
+// been looked at yet, because its client has given it up.
+type ResumeRequest struct {
+	Branch uint64 `json:"branch,omitempty"`
+}
+
+// Released is the reply to the Release that ends the standstill of a branch.
+type Released struct {
+	HeldNS int64 `json:"held_ns"` // from before the first user process stood still until after the last could go on
+}
+
 // RuntimeStart asks for a warm runtime.
 type RuntimeStart struct {
 	Name    string   `json:"name"` // also the kind, unless Kind is set

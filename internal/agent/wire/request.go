@@ -22,7 +22,8 @@ const (
 	OpPowerOff Op = "power_off" // → OK, then the machine goes off
 
 	OpQuiesce Op = "quiesce" // → QuiesceReply; user processes are held from now on
-	OpResume  Op = "resume"  // → OK; user processes go on under the old identity
+	OpResume  Op = "resume"  // ResumeRequest → OK; user processes go on under the old identity
+	OpBranch  Op = "branch"  // BranchRequest → OK; user processes stand still where they are; client sends Release → Released
 
 	OpRuntimeStart     Op = "runtime_start"     // RuntimeStart → RuntimeInfo when warm
 	OpRuntimeInterrupt Op = "runtime_interrupt" // RuntimeInterrupt → RuntimeInterrupted

@@ -33,12 +33,17 @@ type Fake struct {
 	// StepDelay.
 	CreateSteps []sandbox.Progress
 	StepDelay   time.Duration
+	// BranchError, if set, is asked for each branch.
+	BranchError func() *sandbox.Error
+	// WriteDelay is how long the writing of a branch takes.
+	WriteDelay time.Duration
 
-	mu        sync.Mutex
-	next      int
-	snapshots map[string]*sandbox.SnapshotInfo
-	boxes     []*box
-	running   int // commands and evaluations; guarded by mu
+	mu         sync.Mutex
+	next       int
+	snapshots  map[string]*saved
+	boxes      []*box
+	workspaces map[string]*sandbox.Workspace
+	running    int // commands and evaluations; guarded by mu
 }
 
 type box struct {
@@ -49,20 +54,20 @@ type box struct {
 
 // New returns a Fake with the given snapshots.
 func New(dir string, tags ...string) *Fake {
-	f := &Fake{Dir: dir, snapshots: make(map[string]*sandbox.SnapshotInfo)}
+	f := &Fake{Dir: dir, snapshots: make(map[string]*saved), workspaces: make(map[string]*sandbox.Workspace)}
 	for _, tag := range tags {
 		f.snapshots[tag] = snapshot(dir, tag)
 	}
 	return f
 }
 
-func snapshot(dir, tag string) *sandbox.SnapshotInfo {
-	return &sandbox.SnapshotInfo{
+func snapshot(dir, tag string) *saved {
+	return &saved{SnapshotInfo: sandbox.SnapshotInfo{
 		Tag: tag, Dir: filepath.Join(dir, "snapshots", tag), CreatedAt: time.Unix(1_700_000_000, 0),
 		Status: "ready", Bootable: true, Engine: "fake", VCPUs: 1, MemoryMiB: 512, Modules: []string{"numpy"},
 		MemoryLogicalBytes: 512 << 20, MemoryPhysicalBytes: 100 << 20, DiskPhysicalBytes: 4 << 20,
 		VMStateBytes: 4096, ContentHash: "sha256:00",
-	}
+	}}
 }
 
 func fault(code sandbox.Code, hint, format string, args ...any) *sandbox.Error {
@@ -113,9 +118,9 @@ func (f *Fake) CreateSnapshot(ctx context.Context, spec sandbox.SnapshotSpec, pr
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	info := snapshot(f.Dir, spec.Tag)
-	f.snapshots[spec.Tag] = info
-	return info, nil
+	s := snapshot(f.Dir, spec.Tag)
+	f.snapshots[spec.Tag] = s
+	return f.info(s), nil
 }
 
 // Snapshots lists by tag.
@@ -123,8 +128,8 @@ func (f *Fake) Snapshots() ([]sandbox.SnapshotInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := []sandbox.SnapshotInfo{}
-	for _, info := range f.snapshots {
-		all = append(all, *info)
+	for _, s := range f.snapshots {
+		all = append(all, *f.info(s))
 	}
 	slices.SortFunc(all, func(a, b sandbox.SnapshotInfo) int { return strings.Compare(a.Tag, b.Tag) })
 	return all, nil
@@ -134,35 +139,19 @@ func (f *Fake) Snapshots() ([]sandbox.SnapshotInfo, error) {
 func (f *Fake) Snapshot(tag string) (*sandbox.SnapshotInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	info, ok := f.snapshots[tag]
-	if !ok {
-		return nil, fault(sandbox.NotFound, "`forkd images` lists the snapshots", "there is no snapshot %q", tag)
+	s, err := f.saved(tag)
+	if err != nil {
+		return nil, err
 	}
-	out := *info
-	for _, b := range f.boxes {
-		if b.info.SnapshotTag == tag {
-			out.Dependents = append(out.Dependents, b.info.ID)
-		}
-	}
-	return &out, nil
+	return f.info(s), nil
 }
 
-// RemoveSnapshot removes one that no sandbox runs from.
-func (f *Fake) RemoveSnapshot(tag string, force bool) error {
-	info, err := f.Snapshot(tag)
-	if err != nil {
-		return err
+// saved finds a snapshot. The caller holds mu.
+func (f *Fake) saved(tag string) (*saved, error) {
+	if s := f.snapshots[tag]; s != nil {
+		return s, nil
 	}
-	if len(info.Dependents) > 0 && !force {
-		return fault(sandbox.InUse, "end them first, or force", "snapshot %q is in use by %s", tag, strings.Join(info.Dependents, ", "))
-	}
-	for _, id := range info.Dependents {
-		f.Kill(id)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.snapshots, tag)
-	return nil
+	return nil, fault(sandbox.NotFound, "`forkd images` lists the snapshots", "there is no snapshot %q", tag)
 }
 
 // Fork makes directories.
@@ -185,18 +174,26 @@ func (f *Fake) Fork(ctx context.Context, spec sandbox.ForkSpec) ([]sandbox.ForkR
 				continue
 			}
 		}
-		results[i].Sandbox = f.spawn(spec)
+		info, err := f.spawn(spec)
+		if err != nil {
+			return nil, err
+		}
+		results[i].Sandbox = info
 	}
 	return results, nil
 }
 
-func (f *Fake) spawn(spec sandbox.ForkSpec) *sandbox.Info {
+func (f *Fake) spawn(spec sandbox.ForkSpec) (*sandbox.Info, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	s, err := f.saved(spec.Tag)
+	if err != nil {
+		return nil, err
+	}
 	f.next++
 	b := &box{intr: make(chan struct{}, 1), info: sandbox.Info{
 		ID: fmt.Sprintf("sb-%04d", f.next), SnapshotTag: spec.Tag, Engine: "fake", State: sandbox.Running,
-		CreatedAt: time.Now(), MemoryLimitMiB: spec.MemoryLimitMiB, PrivateKiB: 64,
+		CreatedAt: time.Now(), MemoryLimitMiB: spec.MemoryLimitMiB, PrivateKiB: 64, BranchedFrom: s.BranchedFrom,
 	}}
 	if spec.Lifetime > 0 {
 		b.info.ExpiresAt = b.info.CreatedAt.Add(spec.Lifetime)
@@ -204,7 +201,7 @@ func (f *Fake) spawn(spec sandbox.ForkSpec) *sandbox.Info {
 	b.root = filepath.Join(f.Dir, b.info.ID)
 	f.boxes = append(f.boxes, b)
 	info := b.info
-	return &info
+	return &info, s.restore(b.root)
 }
 
 func (f *Fake) box(id string) (*box, error) {

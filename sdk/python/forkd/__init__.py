@@ -23,9 +23,10 @@ from ._errors import (
     PartialSpawnError,
 )
 from ._files import FileInfo, Files
-from ._sandbox import Evaluation, Repr, Sandbox
+from ._sandbox import Branch, Evaluation, Repr, Sandbox
 
 __all__ = [
+    "Branch",
     "CommandResult",
     "CommandTimeout",
     "Commands",

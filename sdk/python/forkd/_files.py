@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import IO, Any, List, Mapping, Optional
 
 from ._controller import Controller, box_path
-from ._data import PIECE, Data, pieces_of
+from ._data import Data, pieces_of
 from ._errors import ForkdError
 
 
@@ -54,14 +54,7 @@ class Files:
 
     def download(self, path: str, to: IO[bytes]) -> int:
         """Copy a file of any size into a binary file and return its size."""
-        size = 0
-        with self._controller.transport.exchange("GET", self._path("", path=path)) as answer:
-            while True:
-                piece = answer.read(PIECE)
-                if not piece:
-                    return size
-                to.write(piece)
-                size += len(piece)
+        return self._controller.transport.download(self._path("", path=path), to)
 
     def write(
         self,

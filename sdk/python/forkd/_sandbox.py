@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from ._commands import Commands
 from ._controller import Controller
-from ._errors import EvalError, ForkdError
+from ._errors import EvalError, ForkdError, PartialSpawnError
 from ._files import Files
 
 DEFAULT_TAG = "pyagent"
@@ -26,6 +26,20 @@ class Evaluation:
     repr: Optional[str]  # as the runtime prints it, None for statements
     stdout: str
     stderr: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A snapshot of a running sandbox. Sandbox(branch.tag) forks from it."""
+
+    tag: str
+    branched_from: str  # id of the sandbox
+    mode: str  # live, diff or full
+    status: str  # writing, ready or failed
+    pause_ms: float  # for which the processes of the sandbox stood still
+
+    def __str__(self) -> str:
+        return self.tag
 
 
 class Sandbox:
@@ -140,6 +154,59 @@ class Sandbox:
             value = Repr(value)
         return Evaluation(value, answer["result"], answer["stdout"], answer["stderr"])
 
+    def branch(self, tag: Optional[str] = None, mode: str = "live", wait: bool = True) -> Branch:
+        """Make a snapshot of the sandbox as it is now; it goes on running.
+
+        tag is made up unless it is given. mode is "live" (what has changed since the
+        last snapshot; can be forked from before it is on disk), "diff" (the same,
+        once it is on disk) or "full" (all of it, standing on no other snapshot).
+        Without wait the call returns as soon as the sandbox runs again.
+        """
+        return _branch(self.controller.branch_sandbox(self.id, tag, mode, wait))
+
+    def fork(
+        self,
+        n: int = 1,
+        *,
+        timeout: Optional[float] = None,
+        memory_limit_mib: Optional[int] = None,
+        prewarm: bool = False,
+    ) -> "List[Sandbox]":
+        """Return n children of the sandbox as it is now; it goes on running.
+
+        They have its processes, files and variables, and nothing that it does later.
+        Either all are made or none. End them with kill, or each in a with block.
+        """
+        try:
+            infos = self.controller.fork_sandbox(
+                self.id,
+                n,
+                timeout_secs=timeout,
+                memory_limit_mib=memory_limit_mib,
+                prewarm=prewarm,
+            )
+        except PartialSpawnError as err:
+            for child in self._children(err.sandboxes):
+                child.kill()
+            raise
+        return self._children(infos)
+
+    def _children(self, infos: List[Dict[str, Any]]) -> "List[Sandbox]":
+        children = []
+        for info in infos:
+            child = Sandbox.__new__(Sandbox)
+            child._bind(self.controller, None, None)
+            child._name(info["id"])
+            children.append(child)
+        return children
+
+    def rollback(self, tag: str) -> None:
+        """Take the sandbox back, in place, to a snapshot that it descends from.
+
+        That is the one it runs from, one that this stands on, or a branch of it.
+        """
+        self.controller.rollback_sandbox(self.id, str(tag))
+
     def interrupt(self) -> None:
         """Interrupt the evaluation that is running; the runtime keeps its state."""
         self.controller.interrupt_sandbox(self.id)
@@ -157,3 +224,13 @@ class Sandbox:
                 raise
         finally:
             self._close()
+
+
+def _branch(info: Mapping[str, Any]) -> Branch:
+    return Branch(
+        tag=info["tag"],
+        branched_from=info["branched_from"],
+        mode=info["mode"],
+        status=info["status"],
+        pause_ms=info.get("pause_ms", 0.0),
+    )

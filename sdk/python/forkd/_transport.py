@@ -15,9 +15,10 @@ import socket
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
+from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Union
 from urllib.parse import urlsplit
 
+from ._data import PIECE
 from ._errors import ConnectError, ForkdError
 
 DEFAULT_URL = "http://127.0.0.1:8889"
@@ -101,6 +102,17 @@ class Transport:
             return json.loads(data)
         except ValueError as err:
             raise ForkdError(f"the answer is not JSON: {err}") from None
+
+    def download(self, path: str, to: IO[bytes]) -> int:
+        """Copy the body of an answer to a binary file and return its size."""
+        size = 0
+        with self.exchange("GET", path) as answer:
+            while True:
+                piece = answer.read(PIECE)
+                if not piece:
+                    return size
+                to.write(piece)
+                size += len(piece)
 
     @contextmanager
     def exchange(

@@ -103,7 +103,7 @@ class TestController(DaemonTest):
         for timeout in (0, -1):
             self.assertCode("invalid_argument", self.controller.spawn_sandboxes, TAG, timeout_secs=timeout)
         self.assertCode("not_found", self.controller.spawn_sandboxes, "no-such-tag")
-        self.assertCode("unsupported", self.controller.spawn_sandboxes, TAG, live_fork=True)
+        self.assertCode("unsupported", self.controller.spawn_sandboxes, TAG, per_child_netns=True)
         self.assertCode("not_found", self.controller.exec_command, "no-such-id", ["true"])
         self.assertCode("not_found", self.controller.eval_code, "a/b", "1")
 
@@ -177,6 +177,124 @@ class TestSandbox(DaemonTest):
         _, errors = child.communicate(timeout=60)
         self.assertIn(b"KeyboardInterrupt", errors)
         self.assertEqual(self.ids(), before)
+
+
+class TestBranches(DaemonTest):
+    def remove(self, tag):
+        self.addCleanup(self.controller.delete_snapshot, tag, cascade=True)
+        return tag
+
+    def keep(self, boxes):
+        for box in boxes:
+            self.addCleanup(box.kill)
+        return boxes
+
+    def test_branch(self):
+        box = self.sandbox()
+        box.eval("x = 21")
+        box.files.write("/root/state", "before")
+        for mode in ("live", "diff", "full"):
+            with self.subTest(mode):
+                branch = box.branch(mode=mode)
+                self.remove(branch.tag)
+                self.assertEqual((branch.branched_from, branch.mode, branch.status), (box.id, mode, "ready"))
+                self.assertGreater(branch.pause_ms, 0)
+                box.eval("x = 0")
+                box.files.write("/root/state", "after")
+                with Sandbox(branch.tag, controller=self.controller) as child:
+                    self.assertEqual(child.eval("x * 2"), 42)
+                    self.assertEqual(child.files.read("/root/state"), b"before")
+                box.eval("x = 21")
+                box.files.write("/root/state", "before")
+
+    def test_branch_without_waiting(self):
+        box = self.sandbox()
+        tag = self.remove(f"py-{os.getpid()}-quick")
+        branch = box.branch(tag, wait=False)
+        self.assertIn(branch.status, ("writing", "ready"))
+        with Sandbox(tag, controller=self.controller) as child:
+            self.assertEqual(child.eval("1 + 1"), 2)
+        self.assertEqual(self.controller.wait_snapshot(tag, timeout=60)["status"], "ready")
+        self.assertCode("already_exists", box.branch, tag)
+        self.assertCode("invalid_argument", box.branch, mode="sideways")
+        self.assertCode("not_found", self.controller.branch_sandbox, "no-such-id")
+
+    def test_fork(self):
+        box = self.sandbox()
+        box.eval("x = [1]")
+        children = self.keep(box.fork(3))
+        for i, child in enumerate(children):
+            child.eval(f"x.append({i})")
+        box.eval("x.append('source')")
+        self.assertEqual([child.eval("x") for child in children], [[1, 0], [1, 1], [1, 2]])
+        self.assertEqual(children[0].info()["branched_from"], box.id)
+        grandchild = self.keep(children[2].fork())[0]
+        self.assertEqual(grandchild.eval("x"), [1, 2])
+        nodes = {node["name"]: node for node in self.controller.tree()}
+        self.assertEqual(nodes[grandchild.id]["source"], children[2].id)
+
+    def test_rollback(self):
+        box = self.sandbox()
+        box.eval("x = 1")
+        branch = box.branch()
+        self.remove(branch.tag)
+        box.eval("x = 2")
+        box.rollback(branch.tag)
+        self.assertEqual(box.eval("x"), 1)
+        box.rollback(TAG)
+        with self.assertRaises(EvalError):
+            box.eval("x")
+        self.assertCode("not_found", box.rollback, "no-such-tag")
+
+    def test_chain(self):
+        one, two, flat = (self.remove(f"py-{os.getpid()}-{name}") for name in ("one", "two", "flat"))
+        self.controller.derive_snapshot(TAG, one, ["echo 1 > /root/f"], ["y = 1"])
+        self.controller.derive_snapshot(one, two, ["echo 2 >> /root/f"], ["y += 1"])
+        info = self.controller.get_snapshot(two)
+        self.assertEqual((info["chain_depth"], info["ancestors"], info["parent_tag"]), (2, [one, TAG], one))
+        error = self.assertCode("in_use", self.controller.delete_snapshot, one)
+        self.assertEqual(error.dependents, [two])
+        self.controller.compact_snapshot(two, flat)
+        self.assertEqual(self.controller.get_snapshot(flat)["chain_depth"], 0)
+        for tag in (two, flat):
+            self.assertEqual(self.controller.verify_snapshot(tag)["tag"], tag)
+            with Sandbox(tag, controller=self.controller) as box:
+                self.assertEqual(box.files.read("/root/f"), b"1\n2\n")
+                self.assertEqual(box.eval("y"), 2)
+        broken = f"py-{os.getpid()}-broken"
+        with self.assertRaises(ForkdError) as caught:
+            self.controller.derive_snapshot(TAG, broken, ["echo why >&2; exit 3"])
+        self.assertIn("3", str(caught.exception))
+        self.assertCode("not_found", self.controller.get_snapshot, broken)
+
+    def test_pack(self):
+        box = self.sandbox()
+        box.eval("z = 'packed'")
+        branch = box.branch()
+        self.remove(branch.tag)
+        copy = self.remove(f"py-{os.getpid()}-copy")
+        with tempfile.TemporaryFile() as file:
+            size = self.controller.pack_snapshot(branch.tag, file)
+            self.assertGreater(size, 1 << 20)
+            file.seek(0)
+            self.assertEqual(self.controller.unpack_snapshot(file, copy)["tag"], copy)
+        with Sandbox(copy, controller=self.controller) as child:
+            self.assertEqual(child.eval("z"), "packed")
+        self.assertCode("invalid_argument", self.controller.unpack_snapshot, b"no pack", f"{copy}2")
+
+    def test_workspace(self):
+        name = f"py-{os.getpid()}"
+        made = self.controller.create_workspace(name, TAG)
+        try:
+            Sandbox.connect(made["sandbox_id"], controller=self.controller).eval("w = 7")
+            self.assertEqual(self.controller.suspend_workspace(name)["state"], "suspended")
+            self.assertNotIn("sandbox_id", self.controller.get_workspace(name))
+            resumed = self.controller.resume_workspace(name)
+            self.assertEqual(Sandbox.connect(resumed["sandbox_id"], controller=self.controller).eval("w"), 7)
+            self.assertIn(name, [w["name"] for w in self.controller.list_workspaces()])
+        finally:
+            self.controller.delete_workspace(name)
+        self.assertCode("not_found", self.controller.get_workspace, name)
 
 
 class TestEval(DaemonTest):

@@ -223,6 +223,94 @@ class TestSandboxLife(FakeDaemon):
         )
 
 
+class TestBranches(FakeDaemon):
+    BRANCH = {"tag": "b", "branched_from": "sb-1", "mode": "live", "status": "writing", "pause_ms": 1.5}
+
+    def setUp(self):
+        super().setUp()
+        self.answer("GET", "/v1/sandboxes/sb-1", 200, BOX)
+        self.box = Sandbox.connect("sb-1", controller=self.controller)
+
+    def sent(self):
+        return [json.loads(body) for _, _, _, body in self.server.asked if body]
+
+    def test_branch(self):
+        self.answer("POST", "/v1/sandboxes/sb-1/branch", 201, self.BRANCH)
+        branch = self.box.branch()
+        self.assertEqual((branch.tag, branch.status, branch.pause_ms, str(branch)), ("b", "writing", 1.5, "b"))
+        self.box.branch("b", mode="full", wait=False)
+        self.assertEqual(self.sent(), [{"mode": "live", "wait": True}, {"tag": "b", "mode": "full", "wait": False}])
+
+    def test_rollback(self):
+        self.answer("POST", "/v1/sandboxes/sb-1/rollback", 200, BOX)
+        self.box.rollback("b")
+        self.assertEqual(self.sent(), [{"snapshot_tag": "b"}])
+
+    def test_fork(self):
+        self.answer("POST", "/v1/sandboxes", 201, [{"id": "sb-2"}, {"id": "sb-3"}])
+        children = self.box.fork(2, timeout=5)
+        self.assertEqual([child.id for child in children], ["sb-2", "sb-3"])
+        self.assertEqual(self.sent(), [{"from_sandbox": "sb-1", "n": 2, "timeout_secs": 5}])
+        self.assertIs(children[0].controller, self.controller)
+
+    def test_fork_of_some_is_undone(self):
+        self.answer("POST", "/v1/sandboxes", 207, {"sandboxes": [{"id": "sb-2"}], "errors": [{"index": 1, "error": "full", "code": "no_space"}]})
+        self.answer("DELETE", "/v1/sandboxes/sb-2", 204)
+        with self.assertRaises(PartialSpawnError):
+            self.box.fork(2)
+        self.assertIn(("DELETE", "/v1/sandboxes/sb-2"), [(method, path) for method, path, _, _ in self.server.asked])
+
+    def test_wait(self):
+        states = iter(["writing", "writing", "ready"])
+        self.server.answers["GET", "/v1/snapshots/b/info"] = lambda _: (200, {"tag": "b", "status": next(states)})
+        self.assertEqual(self.controller.wait_snapshot("b")["status"], "ready")
+        self.answer("GET", "/v1/snapshots/b/info", 200, {"tag": "b", "status": "failed", "warning": "no room"})
+        error = self.fails(self.controller.wait_snapshot, "b")
+        self.assertEqual(error.code, "not_bootable")
+        self.assertIn("no room", str(error))
+        self.answer("GET", "/v1/snapshots/b/info", 200, {"tag": "b", "status": "writing"})
+        self.assertEqual(self.fails(self.controller.wait_snapshot, "b", timeout=0).code, "timeout")
+
+    def test_delete(self):
+        self.answer("DELETE", "/v1/snapshots/b", 204)
+        self.assertEqual(self.controller.delete_snapshot("b"), ["b"])
+        self.answer("DELETE", "/v1/snapshots/b", 200, {"removed": ["b", "c"]})
+        self.assertEqual(self.controller.delete_snapshot("b", cascade=True), ["b", "c"])
+        self.assertIn("cascade=true", self.server.asked[-1][1])
+
+    def test_derive(self):
+        self.answer("POST", "/v1/snapshots/a/derive", 200, b'{"progress":{"step":"exec"}}\n{"snapshot":{"tag":"b"}}\n')
+        steps = []
+        made = self.controller.derive_snapshot("a", "b", ["echo $HOME", ["ls", "-l"]], ["x = 1"], steps.append)
+        self.assertEqual((made, steps), ({"tag": "b"}, [{"step": "exec"}]))
+        commands = [["/bin/sh", "-c", "echo $HOME"], ["ls", "-l"]]
+        self.assertEqual(self.sent(), [{"tag": "b", "commands": commands, "evals": ["x = 1"]}])
+
+    def test_pack(self):
+        data = os.urandom(200_000)
+        self.answer("GET", "/v1/snapshots/a/pack", 200, data)
+        with tempfile.TemporaryFile() as file:
+            self.assertEqual(self.controller.pack_snapshot("a", file), len(data))
+            file.seek(0)
+            self.assertEqual(file.read(), data)
+
+    def test_hub_of_the_environment(self):
+        self.answer("POST", "/v1/snapshots/pull", 200, b'{"snapshot":{"tag":"a"}}\n')
+        os.environ["FORKD_HUB_URL"] = "http://hub/"
+        try:
+            self.controller.pull_snapshot("owner/name")
+            self.controller.pull_snapshot("owner/name", "t", hub_url="http://other/", hub_token="s")
+        finally:
+            del os.environ["FORKD_HUB_URL"]
+        self.assertEqual(
+            self.sent(),
+            [
+                {"reference": "owner/name", "hub_url": "http://hub/"},
+                {"reference": "owner/name", "tag": "t", "hub_url": "http://other/", "hub_token": "s"},
+            ],
+        )
+
+
 class TestPieces(unittest.TestCase):
     def test_urls(self):
         for url in ["127.0.0.1:8889", "ftp://x", "unix://", "unix://a/b", "http://", "http://x/y", "unix:"]:

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+func TestTreeOnTerminal(t *testing.T) {
+	fake := newFake(t.TempDir())
+	for _, args := range [][]string{
+		{"fork", "-t", "base"}, {"snapshot", "--from-sandbox", "sb-0001", "-t", "twig"}, {"fork", "-t", "twig", "-n", "2"},
+		{"workspace", "create", "w", "-t", "base"}, {"fork", "--from-sandbox", "sb-0001", "-n", "1"},
+	} {
+		if status, _, errs := terminal(t, fake, "", args...); status != 0 {
+			t.Fatalf("%q: %s", args, errs)
+		}
+	}
+	_, out, errs := terminal(t, fake, "", "tree")
+	for _, want := range []string{
+		"NAME ", "\nbase ", "\n├─ twig ", "\n│  ├─ sb-0003 ", "\n│  └─ sb-0004 ", "\n├─ sb-0001 ", "\n│  └─ sb-0007 ", "\n└─ sb-0005 (workspace w) ", "64.0 KiB", "1.0 MiB",
+	} {
+		if !strings.Contains("\n"+out, want) {
+			t.Errorf("no %q in\n%s%s", want, out, errs)
+		}
+	}
+	if strings.Count(out, "\n") != 8 {
+		t.Errorf("lines:\n%s", out)
+	}
+}
+
+// TestDrawTree: whatever the parents say, every node is drawn at most once and
+// the drawing ends.
+func TestDrawTree(t *testing.T) {
+	io := &Streams{OutTTY: true}
+	rows := drawTree(io, []client.TreeNode{
+		{Kind: "sandbox", Name: "orphan", Parent: "gone"},
+		{Kind: "snapshot", Name: "a", Parent: "gone"},
+		{Kind: "snapshot", Name: "x", Parent: "y"}, {Kind: "snapshot", Name: "y", Parent: "x"},
+		{Kind: "snapshot", Name: "self", Parent: "self"},
+		{Kind: "snapshot", Name: "b", Parent: "a"}, {Kind: "sandbox", Name: "a", Parent: "b"},
+	})
+	var names []string
+	for _, row := range rows {
+		names = append(names, row[0])
+	}
+	if got := strings.Join(names, "|"); got != "orphan|a|└─ b|   └─ a" {
+		t.Errorf("drawn: %s", got)
+	}
+}

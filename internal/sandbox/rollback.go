@@ -1,0 +1,86 @@
+package sandbox
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Rollback puts a sandbox back to a snapshot that it descends from: the one that
+// it was forked from, one that that was made from, or a branch of itself. It
+// keeps its id, lifetime and limits; what happened in it since is gone, also
+// commands that run. It may have ended by itself. If the rollback fails, the
+// sandbox goes on as it was.
+func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
+	b, done, err := m.exclusive(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	defer m.tags.share(tag)()
+	src, err := m.source(tag)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.descends(b, tag); err != nil {
+		return nil, err
+	}
+	if err := src.snap.Intact(); err != nil {
+		return nil, m.openError(tag, err)
+	}
+	next, err := m.spawn(ctx, src, birth{
+		id: b.id, tag: tag, workspace: b.workspace, created: b.created, expires: b.expires, limitMiB: b.limitMiB,
+	})
+	if err != nil {
+		return nil, wrap(err, "rolling sandbox %s back to %q", id, tag)
+	}
+	if err := next.activate(ctx); err != nil {
+		next.close()
+		return nil, wrap(err, "rolling sandbox %s back to %q", id, tag)
+	}
+	if err := m.replace(b, next); err != nil {
+		next.close()
+		return nil, err
+	}
+	info := next.info()
+	return &info, nil
+}
+
+// descends refuses a snapshot that is not of a sandbox's own past.
+func (m *Manager) descends(b *box, tag string) error {
+	if tag == b.tag {
+		return nil
+	}
+	past := []string{b.tag}
+	if chain, err := m.store.Chain(b.tag); err == nil {
+		past = append(past, chain.Ancestors...)
+	}
+	for _, e := range m.store.List() {
+		if e.Manifest != nil && e.Manifest.BranchedFrom == b.id {
+			past = append(past, e.Tag)
+		}
+	}
+	if slices.Contains(past, tag) {
+		return nil
+	}
+	return fail(InvalidArgument, "it can go back to "+shorten(past), "sandbox %s does not descend from snapshot %q", b.id, tag)
+}
+
+// replace puts another machine in the place of a sandbox's.
+func (m *Manager) replace(b, next *box) error {
+	m.mu.Lock()
+	if m.closed || m.boxes[b.id] != b {
+		m.mu.Unlock()
+		return fail(NotFound, "", "sandbox %s was ended while it was rolled back", b.id)
+	}
+	m.boxes[b.id] = next
+	m.ended = slices.DeleteFunc(m.ended, func(id string) bool { return id == b.id })
+	m.mu.Unlock()
+	b.giveUp(reasonRolled)
+	m.limitLife(next)
+	m.trimSoon()
+	if !next.expires.IsZero() && time.Now().After(next.expires) {
+		m.drop(next, reasonExpired)
+	}
+	return nil
+}

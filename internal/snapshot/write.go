@@ -1,0 +1,243 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// contents iterates over pages by number; a nil page is a hole.
+type contents = func(yield func(page.Number, *page.Page) bool)
+
+// maxLayers is how many layers a stack may have on disk. A taller one is
+// written as one layer: chains that grow for ever, as those of workspaces, would
+// otherwise use up mappings and descriptors.
+const maxLayers = 128
+
+// flattened returns what a stack holds as one layer would hold it, and how
+// many pages that are.
+func flattened(stack *page.Stack) (all contents, pages int) {
+	all = func(yield func(page.Number, *page.Page) bool) {
+		for n, p := range stack.All {
+			if !page.IsZero(p) && !yield(n, p) {
+				return
+			}
+		}
+	}
+	for range all {
+		pages++
+	}
+	return all, pages
+}
+
+// stacks writes the layers of RAM and scratch disk that have no file yet.
+func (w *writer) stacks(snap *Snapshot, flatten bool) (memory, scratch StackRef, err error) {
+	var total, done atomic.Int64
+	wrote := func(n int) {
+		if w.progress != nil {
+			w.progress(min(done.Add(int64(n)), total.Load()), total.Load())
+		}
+	}
+	both := [...]*page.Stack{snap.Memory, snap.Scratch}
+	var all [len(both)]contents // of those that become one layer
+	var refs [len(both)]StackRef
+	for i, stack := range both {
+		if flatten || len(stack.Layers()) > maxLayers {
+			var pages int
+			all[i], pages = flattened(stack)
+			total.Add(int64(pages) * page.Size)
+			continue
+		}
+		for _, l := range stack.Layers() {
+			if l.Digest() == (page.Digest{}) {
+				total.Add(int64(l.Stored()) * page.Size)
+			}
+		}
+	}
+	for i, stack := range both {
+		if all[i] != nil {
+			refs[i], err = w.flat(stack, all[i], wrote)
+		} else {
+			refs[i], err = w.stack(stack, wrote)
+		}
+		if err != nil {
+			return memory, scratch, err
+		}
+	}
+	return refs[0], refs[1], nil
+}
+
+// flat writes a stack as one layer.
+func (w *writer) flat(stack *page.Stack, all contents, wrote func(int)) (StackRef, error) {
+	l, err := w.file(wrote, func(f *file) (page.Digest, error) { return page.WriteLayer(f, stack.Limit(), all) })
+	return StackRef{stack.Limit(), []LayerRef{l}}, err
+}
+
+// stack writes the layers of a stack that have no file. Those that change
+// nothing it leaves out.
+func (w *writer) stack(stack *page.Stack, wrote func(int)) (StackRef, error) {
+	ref := StackRef{Pages: stack.Limit()}
+	for _, l := range stack.Layers() {
+		if l.Len() == 0 {
+			continue
+		}
+		layer, err := w.layer(l, wrote)
+		if err != nil {
+			return ref, err
+		}
+		ref.Layers = append(ref.Layers, layer)
+	}
+	return ref, nil
+}
+
+// layer writes a layer unless it has a file. Of several writers that need the
+// same layer one writes it.
+func (w *writer) layer(l *page.Layer, wrote func(int)) (LayerRef, error) {
+	s := w.store
+	mine := make(chan struct{})
+	for {
+		s.mu.Lock()
+		other := s.writing[l]
+		if other == nil {
+			s.writing[l] = mine
+		}
+		s.mu.Unlock()
+		if other == nil {
+			break
+		}
+		select {
+		case <-other:
+		case <-w.ctx.Done():
+			return LayerRef{}, context.Cause(w.ctx)
+		}
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.writing, l)
+		close(mine)
+	}()
+	if d := l.Digest(); d != (page.Digest{}) {
+		if ref, ok := w.has(d.String()); ok {
+			return ref, nil
+		}
+	}
+	return w.file(wrote, func(f *file) (page.Digest, error) { return l.WriteTo(f) })
+}
+
+// has looks for a layer in the store, and keeps it there.
+func (w *writer) has(digest string) (LayerRef, bool) {
+	s := w.store
+	s.files.Lock()
+	defer s.files.Unlock()
+	st, err := os.Stat(s.layerPath(digest))
+	if err != nil || !w.reserve(digest, st.Size()) {
+		return LayerRef{}, false
+	}
+	return LayerRef{digest, st.Size()}, true
+}
+
+// file makes a layer file of what write writes.
+func (w *writer) file(wrote func(int), write func(*file) (page.Digest, error)) (ref LayerRef, err error) {
+	f, err := w.store.disk.create(w.ctx, w.store.layers, tempPrefix)
+	if err != nil {
+		return ref, fmt.Errorf("creating layer file: %w", err)
+	}
+	f.wrote = wrote
+	d, err := write(f)
+	if err != nil {
+		return ref, errors.Join(err, f.discard())
+	}
+	return w.adopt(f, d.String())
+}
+
+// adopt syncs a layer file that is complete and gives it its name.
+func (w *writer) adopt(f *file, digest string) (ref LayerRef, err error) {
+	s := w.store
+	st, err := f.Stat()
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return ref, errors.Join(fmt.Errorf("syncing layer file: %w", err), f.discard())
+	}
+	s.files.Lock()
+	defer s.files.Unlock()
+	// Over another of the same name, if there is one: that might be damaged.
+	if err := s.disk.rename(f.Name(), s.layerPath(digest)); err != nil {
+		return ref, errors.Join(fmt.Errorf("naming layer file: %w", err), f.discard())
+	}
+	delete(s.rotten, digest)
+	w.reserve(digest, st.Size())
+	return LayerRef{digest, st.Size()}, f.Close()
+}
+
+// root links or copies the root image. known is what its reference is, if that
+// is known.
+func (w *writer) root(stack *page.Stack, known FileRef) (FileRef, error) {
+	d, path := w.store.disk, filepath.Join(w.dir, rootFile)
+	image := stack.Layers()[0]
+	if d.link(image, path) != nil {
+		// It lies elsewhere, or has been removed.
+		ref, err := w.copyRoot(image, path)
+		if err == nil && known != (FileRef{}) && ref != known {
+			err = fmt.Errorf("%w: the root image has changed while it was in use", ErrNotBootable)
+		}
+		return ref, err
+	}
+	if err := d.syncFile(path); err != nil || known != (FileRef{}) {
+		return known, err
+	}
+	return hashFile(path)
+}
+
+// copyRoot writes a root image that is only known by its mapping.
+func (w *writer) copyRoot(image *page.Layer, path string) (ref FileRef, err error) {
+	f, err := w.store.disk.create(w.ctx, w.dir, tempPrefix)
+	if err != nil {
+		return ref, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h := sha256.New()
+	buf := make([]byte, 0, 256*page.Size)
+	for n, p := range image.All {
+		buf = append(buf, p[:]...)
+		if len(buf) < cap(buf) && int(n)+1 < image.Len() {
+			continue
+		}
+		h.Write(buf)
+		if _, err := f.Write(buf); err != nil {
+			return ref, fmt.Errorf("copying root image: %w", err)
+		}
+		buf = buf[:0]
+	}
+	if err := f.Sync(); err != nil {
+		return ref, fmt.Errorf("syncing root image: %w", err)
+	}
+	ref = FileRef{int64(image.Len()) * page.Size, hex.EncodeToString(h.Sum(nil))}
+	return ref, w.store.disk.rename(f.Name(), path)
+}
+
+func hashBytes(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func hashFile(path string) (FileRef, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return FileRef{}, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return FileRef{n, hex.EncodeToString(h.Sum(nil))}, err
+}
