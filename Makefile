@@ -11,7 +11,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart bench bench-qemu test race check generate clean
+.PHONY: help build quickstart bench bench-qemu test test-go-std lockstep race check generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,12 @@ bench-qemu: build ## compare with QEMU on this host (needs qemu-system-misc)
 
 test: build ## run the whole test suite
 	$(GO) test ./...
+
+test-go-std: build ## run many of Go's own tests in a guest, on both executors
+	FORKD_TEST_GO_STD=1 $(GO) test -timeout 3h -run TestGoStandardLibrary -v ./internal/e2e
+
+lockstep: ## compare interpreter and translator on a whole boot and Python work (FORKD_HOME has an image)
+	FORKD_LOCKSTEP=. $(GO) test -timeout 3h -run TestLockstep -v ./internal/engine/soft
 
 race: build ## run the test suite under the race detector
 	CGO_ENABLED=1 $(GO) test -race -short ./...

@@ -2,7 +2,7 @@
 // side by side: the same stock Debian riscv64 kernel with the same command
 // line, the same EROFS root file system, the same init program, one vCPU.
 //
-//	go run ./bench/qemu [-rounds N] [-workloads REGEXP] [-json FILE] [-only qemu|forkd]
+//	go run ./bench/qemu [-rounds N | -quick] [-workloads REGEXP] [-json FILE] [-only qemu|forkd]
 //
 // # Method
 //

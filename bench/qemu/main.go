@@ -54,6 +54,7 @@ func parseFlags(args []string) (*options, error) {
 	o := &options{}
 	flags := flag.NewFlagSet("qemu", flag.ContinueOnError)
 	flags.IntVar(&o.rounds, "rounds", 3, "how often each machine boots and runs everything")
+	quick := flags.Bool("quick", false, "one round, for a look rather than for figures; as -rounds 1")
 	pattern := flags.String("workloads", "", "regular `expression` for the names of the workloads to run; empty: all (the boot is always timed)")
 	flags.StringVar(&o.jsonPath, "json", "", "`file` to write the results to, as JSON")
 	flags.StringVar(&o.home, "home", "", "forkd's data `directory`, for its images; empty: FORKD_HOME or the user's")
@@ -67,6 +68,9 @@ func parseFlags(args []string) (*options, error) {
 	}
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if *quick {
+		o.rounds = 1
 	}
 	return o, o.check(*pattern)
 }

@@ -18,6 +18,9 @@ func TestFlags(t *testing.T) {
 	if want := []string{"import-numpy", "git"}; !slices.Equal(o.names, want) || o.home != "/h" || o.memoryMiB != 512 {
 		t.Errorf("options are %+v", *o)
 	}
+	if o, err := parseFlags([]string{"-quick", "-rounds", "5", "-home", "/h"}); err != nil || o.rounds != 1 || len(o.names) != len(suite.All()) {
+		t.Errorf("-quick: %v; options are %+v", err, o)
+	}
 	for _, args := range [][]string{
 		{"-rounds", "0"}, {"-memory", "100"}, {"-memory", "513"}, {"-only", "kvm"}, {"-workloads", "("}, {"git"},
 	} {

@@ -125,6 +125,7 @@ type Counters struct {
 	Instructions   uint64 // retired
 	PagesDecoded   uint64 // code pages decoded because no other machine had
 	PagesInherited uint64 // code pages found decoded
+	Translated     uint64 // basic blocks translated because no other machine had
 }
 
 // Add returns the sum of two sets of counters.
@@ -133,5 +134,6 @@ func (c Counters) Add(d Counters) Counters {
 		Instructions:   c.Instructions + d.Instructions,
 		PagesDecoded:   c.PagesDecoded + d.PagesDecoded,
 		PagesInherited: c.PagesInherited + d.PagesInherited,
+		Translated:     c.Translated + d.Translated,
 	}
 }

@@ -6,12 +6,18 @@
 // here; a range that is not wholly RAM is an error and changes nothing.
 //
 // A page moves when it is written for the first time after a fork or a seal:
-// the copy lies elsewhere in host memory. Whoever caches host pointers (a
-// vCPU's TLB) compares Moves with the value it saw when it filled its cache,
-// and drops what it cached when they differ. Moves may only happen on a vCPU's
-// goroutine at an instruction boundary or while all vCPUs are paused; that is
-// why devices touch guest memory only from bus accesses and posted work (see
-// package engine).
+// the copy lies elsewhere in host memory. Whoever caches host pointers (a vCPU's
+// TLB) does so through a View, which tells it what to forget. While several vCPUs
+// run in parallel, a page that another one may hold is moved only while that one
+// stands still; a page that none holds moves without any ado.
+//
+// Devices touch guest memory only from bus accesses and posted work (see package
+// engine), one at a time. They keep no pointers in between, so that they need no
+// View: what they read is what was there when they looked it up, and a page that
+// they write is the machine's own and stays where it is.
+//
+// Lock order: what Share was given, then Space.mu, then the overlays' locks. Watch
+// functions are called with none of them held.
 package memory
 
 import (
@@ -20,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/page"
@@ -40,9 +47,20 @@ func (s Slot) Size() uint64 { return uint64(s.Pages.Limit()) << page.Shift }
 // Space is the guest-physical address space. Its slots are fixed when it is
 // made; it is safe for concurrent use as far as page look-ups go.
 type Space struct {
-	slots []Slot // immutable, ascending
-	moves atomic.Uint64
-	watch func(gpa uint64) // immutable once vCPUs run
+	slots       []region         // immutable, ascending
+	watch       func(gpa uint64) // immutable once vCPUs run
+	views       []*View          // immutable once vCPUs run
+	exclusively func(func())     // immutable once vCPUs run; may be nil
+	generation  atomic.Uint64
+
+	mu   sync.Mutex // guards the contents of views and, while there are several, moves
+	lent []int      // indexes of pages that a device at work may write to; guarded by mu
+}
+
+// region is a slot and the index of its first page among all pages.
+type region struct {
+	Slot
+	first int
 }
 
 // NewSpace returns a space with the given slots. Slots must be page-aligned,
@@ -50,78 +68,177 @@ type Space struct {
 func NewSpace(slots ...Slot) (*Space, error) {
 	slots = slices.Clone(slots)
 	slices.SortFunc(slots, func(a, b Slot) int { return cmp.Compare(a.Base, b.Base) })
-	end := uint64(0)
+	sp, end, pages := new(Space), uint64(0), 0
 	for _, s := range slots {
 		if s.Base%page.Size != 0 || s.Base < end || s.Base+s.Size() < s.Base {
 			return nil, fmt.Errorf("memory slot at %#x of %d bytes overlaps another or is misaligned", s.Base, s.Size())
 		}
 		end = s.Base + s.Size()
+		sp.slots = append(sp.slots, region{s, pages})
+		pages += int(s.Pages.Limit())
 	}
-	return &Space{slots: slots}, nil
+	sp.Share(1, nil)
+	return sp, nil
 }
 
-// Slots returns the slots in ascending order. The slice must not be changed.
-func (s *Space) Slots() []Slot { return s.slots }
-
-// find returns the slot and page number of a GPA.
-func (s *Space) find(gpa uint64) (*page.Overlay, page.Number, bool) {
+// Slots returns the slots in ascending order.
+func (s *Space) Slots() []Slot {
+	slots := make([]Slot, len(s.slots))
 	for i := range s.slots {
-		slot := &s.slots[i]
-		if off := gpa - slot.Base; gpa >= slot.Base && off < slot.Size() {
-			return slot.Pages, page.Number(off >> page.Shift), true
+		slots[i] = s.slots[i].Slot
+	}
+	return slots
+}
+
+// find returns the region and page number of a GPA.
+func (s *Space) find(gpa uint64) (*region, page.Number, bool) {
+	for i := range s.slots {
+		r := &s.slots[i]
+		if off := gpa - r.Base; gpa >= r.Base && off < r.Size() {
+			return r, page.Number(off >> page.Shift), true
 		}
 	}
 	return nil, 0, false
 }
 
-// ReadPage returns the page that holds gpa, or nil if that is not RAM. The
-// page must not be written, and the pointer is stale once Moves changes.
+// index returns the index of page n of the region among all pages.
+func (r *region) index(n page.Number) int { return r.first + int(n) }
+
+// ReadPage returns the page that holds gpa, or nil if that is not RAM. The page
+// must not be written. The pointer is for use at once: it is stale when the page
+// has been written. It panics as page.Overlay.Read does.
 func (s *Space) ReadPage(gpa uint64) *page.Page {
-	o, n, ok := s.find(gpa)
+	r, n, ok := s.find(gpa)
 	if !ok {
 		return nil
 	}
-	return o.Read(n)
+	return r.Pages.Read(n)
 }
 
 // WritePage returns the page that holds gpa for writing, copying it into the
 // machine's overlay if needed. It returns nil and no error if gpa is not RAM.
-// An error means that the host has no page to give.
+// An error means that the host has no page to give. The pointer is valid until
+// the next Invalidate.
+//
+// Preconditions: the caller is a device (see package engine) and does not hold
+// vCPUs up, or none runs.
 func (s *Space) WritePage(gpa uint64) (*page.Page, error) {
-	o, n, ok := s.find(gpa)
+	r, n, ok := s.find(gpa)
 	if !ok {
 		return nil, nil
 	}
-	p, moved, err := o.Write(n)
-	if s.watch != nil {
-		s.watch(gpa)
+	p, refused, err := s.write(nil, r, n)
+	if refused {
+		p, err = s.moveExclusively(r, n)
 	}
+	s.announce(gpa)
+	return p, err
+}
+
+func (s *Space) moveExclusively(r *region, n page.Number) (p *page.Page, err error) {
+	s.exclusively(func() { p, err = s.move(r, n) })
+	return p, err
+}
+
+// write returns page n for writing, on behalf of a vCPU or, if v is nil, of a
+// device. It refuses to move a page that a running vCPU may hold.
+func (s *Space) write(v *View, r *region, n page.Number) (p *page.Page, refused bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exclusively != nil && !r.Pages.Owns(n) && s.reads(v, r.index(n)) {
+		return nil, true, nil
+	}
+	if v == nil {
+		if s.exclusively != nil {
+			s.lent = append(s.lent, r.index(n))
+		}
+		p, err = s.moveLocked(r, n)
+		return p, false, err
+	}
+	v.written.set(r.index(n))
+	p, _, err = r.Pages.Write(n)
+	return p, false, err
+}
+
+// move makes page n the machine's own and has everybody forget where it was.
+// Nobody who may hold the page executes.
+func (s *Space) move(r *region, n page.Number) (*page.Page, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.moveLocked(r, n)
+}
+
+// moveLocked is move for who holds s.mu.
+func (s *Space) moveLocked(r *region, n page.Number) (*page.Page, error) {
+	if r.Pages.Owns(n) {
+		p, _, err := r.Pages.Write(n)
+		return p, err
+	}
+	old := r.Pages.Read(n)
+	p, moved, err := r.Pages.Write(n)
 	if moved {
-		s.moves.Add(1)
+		for _, v := range s.views {
+			v.forget(r.index(n), Place{r.Base + uint64(n)<<page.Shift, old})
+		}
 	}
 	return p, err
 }
 
+func (s *Space) announce(gpa uint64) {
+	if s.watch != nil {
+		s.watch(gpa)
+	}
+}
+
 // Watch has fn called with an address in every page that WritePage hands out,
 // before it is written, be it for a vCPU or a device. An engine that caches what
-// it derived from page contents learns in this way what to look at again.
+// it derived from page contents learns in this way what to look at again; see
+// also View.Guard.
 //
 // Preconditions: no vCPU runs yet.
 func (s *Space) Watch(fn func(gpa uint64)) { s.watch = fn }
 
-// Private reports whether the page that holds gpa is RAM that this machine has
-// written, so that WritePage would not move it.
-func (s *Space) Private(gpa uint64) bool {
-	o, n, ok := s.find(gpa)
-	return ok && o.Private(n)
+// Return says that no device is at work any more that might write to pages which
+// WritePage gave it.
+func (s *Space) Return() {
+	if s.exclusively == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lent = s.lent[:0]
 }
 
-// Moves counts the pages that changed their place in host memory.
-func (s *Space) Moves() uint64 { return s.moves.Load() }
+// Private reports whether the page that holds gpa is RAM that is this machine's
+// alone; see page.Overlay.Private.
+func (s *Space) Private(gpa uint64) bool {
+	r, n, ok := s.find(gpa)
+	return ok && r.Pages.Private(n)
+}
 
-// Invalidate makes every holder of host pointers drop them; for use after the
-// slots' overlays were sealed.
-func (s *Space) Invalidate() { s.moves.Add(1) }
+// Owner returns the layer that holds the page at gpa, which is not private; nil if
+// the page is one that no layer stores. See page.Stack.Owner.
+func (s *Space) Owner(gpa uint64) *page.Layer {
+	r, n, ok := s.find(gpa)
+	if !ok {
+		return nil
+	}
+	return r.Pages.Owner(n)
+}
+
+// Invalidate makes every holder of host pointers drop all of them; for use after
+// the slots' overlays were sealed or packed, while no vCPU runs.
+func (s *Space) Invalidate() {
+	s.generation.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.views {
+		v.forgetAll()
+	}
+}
+
+// Generation counts the calls of Invalidate.
+func (s *Space) Generation() uint64 { return s.generation.Load() }
 
 // Check returns an error that wraps ErrRange unless [gpa, gpa+n) lies wholly in
 // one slot.
@@ -158,7 +275,7 @@ func (s *Space) Write(gpa uint64, b []byte) error {
 	for len(b) > 0 {
 		p, err := s.WritePage(gpa)
 		if err != nil {
-			return fmt.Errorf("writing guest memory at %#x: %w", gpa, err)
+			return writeError(gpa, err)
 		}
 		n := copy(p[gpa%page.Size:], b)
 		b, gpa = b[n:], gpa+uint64(n)
@@ -166,11 +283,21 @@ func (s *Space) Write(gpa uint64, b []byte) error {
 	return nil
 }
 
+func writeError(gpa uint64, err error) error {
+	return fmt.Errorf("writing guest memory at %#x: %w", gpa, err)
+}
+
 // The fixed-width accessors read and write little-endian values, as the guest
-// sees them. They need not be aligned.
+// sees them. They need not be aligned. An aligned one is a single access, so that
+// a vCPU which accesses the same value meanwhile sees all of it or nothing; and
+// accesses through a Space happen in program order, since each look-up of a page
+// takes a lock.
 
 // Uint16 reads a 16-bit value.
 func (s *Space) Uint16(gpa uint64) (uint16, error) {
+	if p := s.aligned(gpa, 2); p != nil {
+		return *word[uint16](p, gpa), nil
+	}
 	var b [2]byte
 	err := s.Read(gpa, b[:])
 	return binary.LittleEndian.Uint16(b[:]), err
@@ -178,6 +305,9 @@ func (s *Space) Uint16(gpa uint64) (uint16, error) {
 
 // Uint32 reads a 32-bit value.
 func (s *Space) Uint32(gpa uint64) (uint32, error) {
+	if p := s.aligned(gpa, 4); p != nil {
+		return *word[uint32](p, gpa), nil
+	}
 	var b [4]byte
 	err := s.Read(gpa, b[:])
 	return binary.LittleEndian.Uint32(b[:]), err
@@ -185,13 +315,32 @@ func (s *Space) Uint32(gpa uint64) (uint32, error) {
 
 // Uint64 reads a 64-bit value.
 func (s *Space) Uint64(gpa uint64) (uint64, error) {
+	if p := s.aligned(gpa, 8); p != nil {
+		return *word[uint64](p, gpa), nil
+	}
 	var b [8]byte
 	err := s.Read(gpa, b[:])
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
+// aligned returns the page of an aligned value, or nil.
+func (s *Space) aligned(gpa, size uint64) *page.Page {
+	if gpa%size != 0 {
+		return nil
+	}
+	return s.ReadPage(gpa)
+}
+
 // PutUint16 writes a 16-bit value.
 func (s *Space) PutUint16(gpa uint64, v uint16) error {
+	p, err := s.alignedWrite(gpa, 2)
+	switch {
+	case err != nil:
+		return err
+	case p != nil:
+		*word[uint16](p, gpa) = v
+		return nil
+	}
 	var b [2]byte
 	binary.LittleEndian.PutUint16(b[:], v)
 	return s.Write(gpa, b[:])
@@ -199,6 +348,14 @@ func (s *Space) PutUint16(gpa uint64, v uint16) error {
 
 // PutUint32 writes a 32-bit value.
 func (s *Space) PutUint32(gpa uint64, v uint32) error {
+	p, err := s.alignedWrite(gpa, 4)
+	switch {
+	case err != nil:
+		return err
+	case p != nil:
+		*word[uint32](p, gpa) = v
+		return nil
+	}
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], v)
 	return s.Write(gpa, b[:])
@@ -206,7 +363,27 @@ func (s *Space) PutUint32(gpa uint64, v uint32) error {
 
 // PutUint64 writes a 64-bit value.
 func (s *Space) PutUint64(gpa uint64, v uint64) error {
+	p, err := s.alignedWrite(gpa, 8)
+	switch {
+	case err != nil:
+		return err
+	case p != nil:
+		*word[uint64](p, gpa) = v
+		return nil
+	}
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], v)
 	return s.Write(gpa, b[:])
+}
+
+// alignedWrite returns the page of an aligned value for writing, or nil.
+func (s *Space) alignedWrite(gpa, size uint64) (*page.Page, error) {
+	if gpa%size != 0 {
+		return nil, nil
+	}
+	p, err := s.WritePage(gpa)
+	if err != nil {
+		return nil, writeError(gpa, err)
+	}
+	return p, nil
 }

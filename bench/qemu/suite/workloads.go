@@ -72,7 +72,7 @@ func All() []Workload {
 		{Name: "py-string", Setup: python("pass"), Run: python(pyString), Count: 1},
 		{Name: "py-json", Setup: python("import json"), Run: python(pyJSON), Count: 1},
 		{Name: "py-regex", Setup: python("import re"), Run: python(pyRegex), Count: 1},
-		{Name: "py-sort", Setup: python("import random, hashlib, array"), Run: python(pySort), Count: 1},
+		{Name: "py-sort", Setup: python("import random, array"), Run: python(pySort), Count: 1},
 		{Name: "sha256", Setup: python("import hashlib"), Run: python(pySHA256), Count: 1},
 		{
 			Name:  "gzip",
@@ -87,7 +87,7 @@ func All() []Workload {
 			Run:   []string{"sh", "-c", gitCommit}, Count: 1,
 			Check: []string{"git", "-C", "/tmp/tree", "rev-parse", "HEAD"},
 		},
-		{Name: "int-loop", Run: []string{Self, ToolLoop, "100000000"}, Count: 1},
+		{Name: "int-loop", Run: []string{Self, ToolLoop, "200000000"}, Count: 1},
 	}
 }
 

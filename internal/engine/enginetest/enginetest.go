@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,10 +43,7 @@ const (
 
 // Run tests the engine that newEngine makes.
 func Run(t *testing.T, newEngine func() engine.Engine) {
-	tests := []struct {
-		name string
-		fn   func(*testing.T, *fixture)
-	}{
+	tests := []test{
 		{"store", testStore},
 		{"load", testLoad},
 		{"power-off", testPowerOff},
@@ -70,7 +68,7 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"second-vcpu", testSecondVCPU},
 		{"config", testConfig},
 	}
-	for _, test := range tests {
+	for _, test := range slices.Concat(tests, parallelTests) {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEngine()
 			spec, ok := isas[e.ISA()]
@@ -80,6 +78,11 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 			test.fn(t, &fixture{t: t, engine: e, isa: spec, started: time.Now()})
 		})
 	}
+}
+
+type test struct {
+	name string
+	fn   func(*testing.T, *fixture)
 }
 
 // fixture is one machine under test and what it is made of.

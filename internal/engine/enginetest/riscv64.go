@@ -1,6 +1,8 @@
 package enginetest
 
 import (
+	"maps"
+
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	rv "github.com/forkd-dev/forkd/internal/riscv/isa"
 )
@@ -32,7 +34,11 @@ var riscv64 = isa{
 	ramBase:    rvRAM,
 	deviceBase: rvDevice,
 	interrupt:  rvInterrupt,
-	programs: map[string][]byte{
+	programs:   rvPrograms(),
+}
+
+func rvPrograms() map[string][]byte {
+	programs := map[string][]byte{
 		"store":     rvProgram(rvStore),
 		"load":      rvProgram(rvLoad),
 		"off":       rvProgram(rvOff),
@@ -48,7 +54,9 @@ var riscv64 = isa{
 		"poll":      rvProgram(rvPoll),
 		"touch-all": rvProgram(rvTouchAll),
 		"two":       rvProgram(rvTwo),
-	},
+	}
+	maps.Copy(programs, rvParallelPrograms())
+	return programs
 }
 
 func rvProgram(body func(*rv.Asm)) []byte {

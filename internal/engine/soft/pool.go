@@ -21,6 +21,7 @@ type pool struct {
 	idle    []lent      // guarded by mu; least recently used first
 	waiters []*waiter   // guarded by mu; first come first
 	wanted  atomic.Bool // somebody waits
+	full    atomic.Bool // as many are lent as there are processors
 }
 
 // lent is a context and the vCPU that it is attached to, if any.
@@ -54,6 +55,7 @@ func (p *pool) get(v *vcpu) (l lent, ok bool) {
 func (p *pool) take(v *vcpu) (lent, *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.count()
 	i := slices.IndexFunc(p.idle, func(l lent) bool { return l.owner == v })
 	switch {
 	case i >= 0:
@@ -92,12 +94,16 @@ func (p *pool) put(l lent) {
 	defer p.mu.Unlock()
 	if len(p.waiters) == 0 {
 		p.idle = append(p.idle, l)
+		p.count()
 		return
 	}
 	p.waiters[0].got <- l
 	p.waiters = slices.Delete(p.waiters, 0, 1)
 	p.wanted.Store(len(p.waiters) > 0)
 }
+
+// count notes whether all processors are taken. The caller holds p.mu.
+func (p *pool) count() { p.full.Store(p.made-len(p.idle) >= runtime.GOMAXPROCS(0)) }
 
 // forget drops the context that is still attached to v.
 func (p *pool) forget(v *vcpu) {

@@ -30,7 +30,7 @@ func BenchmarkPythonStart(b *testing.B) {
 }
 
 // builtImage returns an image that forkd has built before.
-func builtImage(b *testing.B) *image.Image {
+func builtImage(b testing.TB) *image.Image {
 	home := os.Getenv("FORKD_HOME")
 	if home == "" {
 		b.Skip("FORKD_HOME does not name a directory with a built image")
@@ -60,7 +60,7 @@ func startPython(b *testing.B, img *image.Image) (instructions uint64, took time
 		Console: console,
 		Boot: &machine.Boot{
 			Kernel:      readFile(b, img.KernelPath()),
-			Initrd:      initramfs(b, img),
+			Initrd:      initramfs(b, img, benchInit),
 			CommandLine: "console=hvc0 panic=-1 init_on_alloc=0 " + suite.Parameter + "python-start",
 			Seed:        make([]byte, 64),
 		},
@@ -111,10 +111,16 @@ func (r *reports) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// initramfs is the image's kernel modules with the benchmark's init program.
-func initramfs(b *testing.B, img *image.Image) []byte {
+// Programs that can be the first process of a guest.
+const (
+	benchInit = "github.com/forkd-dev/forkd/bench/qemu/guest"
+	agentInit = "github.com/forkd-dev/forkd/cmd/forkd-agent"
+)
+
+// initramfs is the image's kernel modules with a program as its first process.
+func initramfs(b testing.TB, img *image.Image, program string) []byte {
 	init := filepath.Join(b.TempDir(), "init")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", init, "github.com/forkd-dev/forkd/bench/qemu/guest")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", init, program)
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		b.Fatalf("building the guest's init program: %v: %s", err, out)
@@ -127,7 +133,7 @@ func initramfs(b *testing.B, img *image.Image) []byte {
 	return buf.Bytes()
 }
 
-func newScratch(b *testing.B) *page.Stack {
+func newScratch(b testing.TB) *page.Stack {
 	const size = 256 << 20
 	path := filepath.Join(b.TempDir(), "scratch")
 	f, err := os.Create(path)
@@ -144,7 +150,7 @@ func newScratch(b *testing.B) *page.Stack {
 	return openRaw(b, path)
 }
 
-func openRaw(b *testing.B, path string) *page.Stack {
+func openRaw(b testing.TB, path string) *page.Stack {
 	layer, err := page.OpenRaw(path)
 	if err != nil {
 		b.Fatal(err)
@@ -155,7 +161,7 @@ func openRaw(b *testing.B, path string) *page.Stack {
 	return empty.Push(layer)
 }
 
-func readFile(b *testing.B, path string) []byte {
+func readFile(b testing.TB, path string) []byte {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		b.Fatal(err)

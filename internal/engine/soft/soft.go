@@ -1,42 +1,55 @@
 // Package soft is the engine that emulates: riscv64 guests on an interpreter in
 // Go. It needs nothing from the host but memory.
 //
-// An Engine shares decoded code among the machines it makes, keyed by the host
-// address of the page it was decoded from. All machines of an Engine must
-// therefore be over layers that live as long as the Engine: make one Engine per
-// snapshot, and one for a machine that boots by itself.
+// An Engine shares decoded and translated code among the machines that it makes,
+// page by page: whatever snapshots, branches and branches of branches have in
+// common is decoded once. What it knows of a layer goes with the layer.
 //
-// The vCPUs of a machine take turns: whoever executes guest code, runs posted
-// functions or answers the firmware interface holds the machine's turn. That
-// makes guest memory accesses atomic and the harts' state race-free. A vCPU runs
-// in slices and offers the turn between them.
+// The vCPUs of a machine execute in parallel, in slices. A slice holds the
+// machine's world for reading; whoever needs all of them to stand still (to move a
+// page that another may hold, to make a remote fence take effect) takes the world
+// for itself and has the others end their slices early. What a vCPU has to notice
+// then, stale caches and fences, it takes in at the start of its next slice.
+//
+// A vCPU leaves the world for everything else that it does: accesses to devices,
+// calls of the firmware, and posted functions, which all take place one at a time
+// in a machine, and to wait. So a vCPU that waits for whatever reason holds nobody
+// up. A hart is touched by the goroutine in its Run only; interrupts and requests
+// to start come to it through atomics.
 //
 // A vCPU that waits for an interrupt is a goroutine blocked in a channel
 // receive. It holds no execution context (caches of some 100 KiB): those belong
 // to the Engine, are few, and are lent while guest code executes.
 //
-// Lock order: vm.turn, then the locks of devices, then vm.postMu and pool.mu,
-// which are leaves.
+// Lock order: vm.devices, then vm.world for writing, then the locks of devices,
+// decoded code and memory, then vm.postMu, vcpu.fenceMu and pool.mu, which are
+// leaves. Nobody who holds the world for reading waits for vm.devices.
 package soft
 
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
+	"github.com/forkd-dev/forkd/internal/riscv/jit"
 )
 
 // PLICBase is the GPA of the interrupt controller, which the engine maps.
 const PLICBase = 0x0c00_0000
 
 // maxVCPUs bounds the vCPUs of a machine.
-const maxVCPUs = 16
+const maxVCPUs = 8
 
 // DefaultCodePages is the bound on decoded pages that machines share, in pages
 // of 18 KiB.
 const DefaultCodePages = 8192
+
+// nativeBytes bounds the native code that machines share. What is not used takes
+// no memory.
+const nativeBytes = 64 << 20
 
 // Engine makes machines that share decoded code.
 type Engine struct {
@@ -45,12 +58,17 @@ type Engine struct {
 }
 
 // New returns an engine that keeps at most codePages decoded pages for sharing;
-// zero means DefaultCodePages.
+// zero means DefaultCodePages. It translates what is executed to native code where
+// the host is one that package jit knows, unless FORKD_JIT=off.
 func New(codePages int) *Engine {
 	if codePages <= 0 {
 		codePages = DefaultCodePages
 	}
-	return &Engine{code: interp.NewCache(codePages)}
+	var native *jit.Cache
+	if os.Getenv("FORKD_JIT") != "off" && jit.Supported() {
+		native = jit.NewCache(nativeBytes)
+	}
+	return &Engine{code: interp.NewCache(codePages, native)}
 }
 
 // Name returns "soft".
@@ -66,6 +84,8 @@ func (e *Engine) NewVM(cfg engine.Config) (engine.VM, error) {
 		return nil, errors.New("making a soft machine: memory, bus and clock are required")
 	case cfg.VCPUs < 1 || cfg.VCPUs > maxVCPUs:
 		return nil, fmt.Errorf("making a soft machine: %d vCPUs, want 1 to %d", cfg.VCPUs, maxVCPUs)
+	case cfg.VCPUs > 1 && !interp.Parallel:
+		return nil, fmt.Errorf("making a soft machine: %d vCPUs, but only one is possible on hosts of this architecture", cfg.VCPUs)
 	case (cfg.Boot == nil) == (cfg.State == nil):
 		return nil, errors.New("making a soft machine: give either a kernel to boot or a state to restore")
 	}

@@ -168,7 +168,7 @@ func TestForgottenMachine(t *testing.T) {
 func TestFences(t *testing.T) {
 	m := newGuest(t, New(64), spin)
 	for range 10 * maxFences {
-		m.Fence(0, fenceOf(0x1000))
+		m.Fence(1, fenceOf(0x1000))
 	}
 	if n := len(m.vcpus[0].fences); n > maxFences {
 		t.Errorf("%d fences are remembered", n)

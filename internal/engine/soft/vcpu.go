@@ -3,10 +3,13 @@ package soft
 import (
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
@@ -17,27 +20,51 @@ import (
 // some 100 microseconds.
 const slice = 20_000
 
+// chunk is how many of them execute, where there are several vCPUs, between looks
+// at whether another one wants this one to stop: some 10 microseconds.
+const chunk = 2_000
+
 // share is how many slices a vCPU executes before it makes room for another that
 // waits for a context: some milliseconds.
 const share = 50
 
-// vcpu is one hart and what wakes it.
+// vcpu is one hart and what comes to it from elsewhere.
 type vcpu struct {
-	vm   *vm
-	hart *hart.Hart // guarded by vm.turn
+	vm      *vm
+	hart    *hart.Hart     // of the goroutine in Run; of whoever has the machine paused
+	machine interp.Machine // as this hart sees it
+	view    *memory.View   // executing while it holds vm.world for reading
+	timer   *time.Timer    // of the goroutine in Run
 
-	fences []sbi.Fence // guarded by vm.turn; from other harts, not yet executed
-	timer  *time.Timer // of the goroutine in Run
+	restarted bool // the hart is not as its context knows it; of the goroutine in Run
 
-	wake     chan struct{} // a token: something may have changed
+	attention atomic.Bool   // somebody has something for it: end the slice
+	wake      chan struct{} // a token: likewise
+
 	kicked   atomic.Bool
-	external atomic.Bool // level of the interrupt controller's output
+	external atomic.Bool           // level of the interrupt controller's output
+	software atomic.Bool           // a software interrupt was sent
+	start    atomic.Pointer[start] // it was asked to start
 
-	instructions, decoded, inherited atomic.Uint64
+	fenced  atomic.Bool // fences has something
+	fenceMu sync.Mutex
+	fences  []sbi.Fence // guarded by fenceMu; from other harts, not yet executed
+
+	instructions atomic.Uint64
 }
 
-// notify wakes the vCPU if it waits.
+// start is a request to a stopped hart.
+type start struct{ entry, opaque uint64 }
+
+func newVCPU(m *vm, h *hart.Hart) *vcpu {
+	v := &vcpu{vm: m, hart: h, view: m.memory.View(h.ID), wake: make(chan struct{}, 1)}
+	v.machine = interp.Machine{Memory: m.memory, Bus: v, Codes: m.codes}
+	return v
+}
+
+// notify wakes the vCPU if it waits, and ends its slice if it executes.
 func (v *vcpu) notify() {
+	v.attention.Store(true)
 	select {
 	case v.wake <- struct{}{}:
 	default:
@@ -50,20 +77,21 @@ func (v *vcpu) Kick() {
 	v.notify()
 }
 
-// Counters implements engine.VCPU.
+// Counters implements engine.VCPU. What the vCPUs of a machine do together counts
+// as the first one's.
 func (v *vcpu) Counters() engine.Counters {
-	return engine.Counters{
-		Instructions:   v.instructions.Load(),
-		PagesDecoded:   v.decoded.Load(),
-		PagesInherited: v.inherited.Load(),
+	c := engine.Counters{Instructions: v.instructions.Load()}
+	if v.hart.ID == 0 {
+		codes := v.vm.codes
+		c.PagesDecoded, c.PagesInherited, c.Translated = codes.Decoded.Load(), codes.Inherited.Load(), codes.Translated.Load()
 	}
+	return c
 }
 
 // Run implements engine.VCPU.
 func (v *vcpu) Run() (exit engine.Exit, err error) {
 	defer recoverAlloc(&err)
-	v.enter()
-	defer v.leave()
+	v.vm.begin()
 	for {
 		if v.kicked.Swap(false) {
 			return engine.Kicked, nil
@@ -91,35 +119,13 @@ func recoverAlloc(err *error) {
 	}
 }
 
-// enter and leave notice whether pages moved while no vCPU ran: memory was
-// sealed or packed, and what was decoded from its old pages is of no use.
-func (v *vcpu) enter() {
-	m := v.vm
-	m.turn.Lock()
-	defer m.turn.Unlock()
-	if m.inRun == 0 && m.machine.Memory.Moves() != m.moves {
-		m.machine.Codes.Forget()
-	}
-	m.inRun++
-}
-
-func (v *vcpu) leave() {
-	m := v.vm
-	m.turn.Lock()
-	defer m.turn.Unlock()
-	m.inRun--
-	m.moves = m.machine.Memory.Moves()
-}
-
 var exits = [...]engine.Exit{sbi.Off: engine.Off, sbi.Reset: engine.Reset, sbi.Failed: engine.Failed}
 
 // prepare runs posted functions and tells whether the hart has nothing to do,
 // and if so when its timer fires, in ticks.
 func (v *vcpu) prepare() (deadline uint64, idle bool) {
-	m := v.vm
-	m.turn.Lock()
-	defer m.turn.Unlock()
-	m.runPosts()
+	v.vm.runPosts()
+	v.restart()
 	v.refresh()
 	switch v.hart.Power {
 	case hart.Waiting:
@@ -130,10 +136,22 @@ func (v *vcpu) prepare() (deadline uint64, idle bool) {
 	return 0, false
 }
 
-// refresh brings the hart's interrupt inputs up to date, and ends its wait if
-// one is pending. The caller holds the turn.
+// restart starts the hart, which is stopped, if it was asked to.
+func (v *vcpu) restart() {
+	if s := v.start.Swap(nil); s != nil {
+		v.hart.Start(s.entry, s.opaque)
+		v.restarted = true
+	}
+}
+
+// refresh brings to the hart what has come for it, and ends its wait if an
+// interrupt is pending.
 func (v *vcpu) refresh() {
 	h := v.hart
+	if v.software.Load() {
+		v.software.Store(false)
+		h.SetSoftware(true)
+	}
 	h.SetExternal(v.external.Load())
 	if h.TimerArmed() {
 		h.UpdateTimer(h.Time())
@@ -179,82 +197,147 @@ func (v *vcpu) execute() (sbi.Outcome, error) {
 		return sbi.Continue, nil
 	}
 	defer func() { m.engine.pool.put(context) }()
-	m.turn.Lock()
-	defer m.turn.Unlock()
-	if context.owner != v {
-		context.cpu.Attach(&m.machine, v.hart)
-		context.owner = v
+	defer v.leave()
+	if context.owner != v || v.restarted {
+		context.cpu.Attach(&v.machine, v.hart)
+		context.owner, v.restarted = v, false
 	}
 	for n := 1; ; n++ {
-		out, err := v.slice(context.cpu)
+		spins, out, err := v.slice(context.cpu)
 		if out != sbi.Continue || err != nil {
 			return out, err
 		}
-		if v.hart.Power != hart.Started || v.kicked.Load() || n >= share && m.engine.pool.wanted.Load() {
+		if v.hart.Power != hart.Started || v.kicked.Load() || (n >= share || spins) && m.engine.pool.wanted.Load() {
 			return sbi.Continue, nil
 		}
-		if len(m.vcpus) > 1 {
-			m.turn.Unlock()
-			m.turn.Lock()
+		if n%4 == 0 && m.engine.pool.full.Load() {
+			// Whoever talks to guests needs a processor, too, before the
+			// scheduler would take one away from here.
+			runtime.Gosched()
 		}
 	}
 }
 
-// slice executes a slice and what it asks of the firmware. The caller holds the
-// turn.
-func (v *vcpu) slice(cpu *interp.CPU) (sbi.Outcome, error) {
-	v.takeTurn(cpu)
+// enter and leave begin and end a slice.
+func (v *vcpu) enter() {
+	v.vm.world.RLock()
+	v.view.Enter()
+}
+
+func (v *vcpu) leave() {
+	if v.view.Executing() {
+		v.view.Leave()
+		v.vm.world.RUnlock()
+	}
+}
+
+// slice executes a slice and what it asks for. spins tells that the hart has
+// nothing better to do than wait for another one.
+func (v *vcpu) slice(cpu *interp.CPU) (spins bool, _ sbi.Outcome, _ error) {
+	v.attention.Store(false)
+	if v.vm.posted.Load() {
+		v.vm.runPosts()
+		v.refresh()
+	}
 	before := v.hart.Retired
-	event := cpu.Run(slice)
-	v.count(v.hart.Retired - before)
+	event := v.run(cpu)
+	v.instructions.Add(v.hart.Retired - before)
 
 	switch event {
 	case interp.Wait:
 		v.hart.Power = hart.Waiting
 	case interp.Call:
-		switch out := v.vm.sbi.Call(v.hart); out {
-		case sbi.Wait:
-			v.hart.Power = hart.Waiting
-		case sbi.Stop:
-			v.hart.Power = hart.Stopped
-		case sbi.Off, sbi.Reset, sbi.Failed:
-			return out, nil
+		if out := v.call(); out != sbi.Continue {
+			return false, out, nil
+		}
+	case interp.Blocked:
+		var err error
+		v.vm.exclusively(func() { err = cpu.Unblock() })
+		if err != nil {
+			return false, sbi.Continue, v.failure(err)
 		}
 	case interp.Failed:
-		return sbi.Continue, fmt.Errorf("executing at %#x: %w", v.hart.PC, cpu.Err())
+		return false, sbi.Continue, v.failure(cpu.Err())
 	}
 	v.refresh()
-	return sbi.Continue, nil
+	return event == interp.Pause, sbi.Continue, nil
 }
 
-// takeTurn prepares a slice: whatever happened since the last one, to memory,
-// to other harts' views of it, or by posted functions, takes effect here.
-func (v *vcpu) takeTurn(cpu *interp.CPU) {
-	m := v.vm
-	if m.last != v {
-		// Another hart may have written where this one holds a reservation, or
-		// may have decoded a page that this one would go on writing to.
-		m.last = v
-		v.hart.ClearReservation()
-		cpu.FlushAll()
-	}
-	if m.posted.Load() {
-		m.runPosts()
-		v.hart.ClearReservation()
-		v.refresh()
-	}
-	for _, f := range v.fences {
-		applyFence(cpu, f)
-	}
-	v.fences = v.fences[:0]
+func (v *vcpu) failure(err error) error {
+	return fmt.Errorf("executing at %#x: %w", v.hart.PC, err)
+}
+
+// run executes guest code, at first what others have for this hart's caches.
+func (v *vcpu) run(cpu *interp.CPU) (event interp.Event) {
+	v.enter()
 	cpu.Sync()
+	if v.fenced.Load() {
+		for _, f := range v.takeFences() {
+			applyFence(cpu, f)
+		}
+	}
+	// A device access leaves the world, and is the last thing in a chunk.
+	for n := 0; n < slice && event == interp.Budget && v.view.Executing(); n += v.vm.chunk {
+		if n > 0 && v.attention.Load() {
+			break
+		}
+		event = cpu.Run(v.vm.chunk)
+	}
+	v.leave()
+	return event
 }
 
-func (v *vcpu) count(instructions uint64) {
-	codes := v.vm.machine.Codes
-	v.instructions.Add(instructions)
-	v.decoded.Store(codes.Decoded)
-	v.inherited.Store(codes.Inherited)
+// call answers the firmware call that the hart has made. It returns sbi.Continue
+// unless the machine ends.
+func (v *vcpu) call() (out sbi.Outcome) {
+	v.vm.atDevices(func() { out = v.vm.sbi.Call(v.hart) })
+	switch out {
+	case sbi.Wait:
+		v.hart.Power = hart.Waiting
+		return sbi.Continue
+	case sbi.Stop:
+		v.hart.Power = hart.Stopped
+		return sbi.Continue
+	}
+	return out
+}
+
+// Read and Write are the hart's way to devices (interp.Bus).
+
+func (v *vcpu) Read(gpa uint64, width int) (value uint64, ok bool) {
+	v.leave()
+	v.vm.atDevices(func() { value, ok = v.vm.bus.Read(gpa, width) })
+	return value, ok
+}
+
+func (v *vcpu) Write(gpa uint64, width int, value uint64) (ok bool) {
+	v.leave()
+	v.vm.atDevices(func() { ok = v.vm.bus.Write(gpa, width, value) })
+	return ok
+}
+
+// maxFences bounds what is remembered for a hart that does not run.
+const maxFences = 32
+
+func (v *vcpu) addFence(f sbi.Fence) {
+	v.fenceMu.Lock()
+	defer v.fenceMu.Unlock()
+	if len(v.fences) >= maxFences {
+		v.fences = v.fences[:0]
+		v.fences = append(v.fences, sbi.Fence{}, sbi.Fence{Code: true}) // everything
+	} else {
+		v.fences = append(v.fences, f)
+	}
+	v.fenced.Store(true)
+}
+
+func (v *vcpu) takeFences() []sbi.Fence {
+	v.fenceMu.Lock()
+	defer v.fenceMu.Unlock()
+	fences := v.fences
+	v.fences = nil
+	v.fenced.Store(false)
+	return fences
 }
 
 // maxFencePages is how many pages are flushed one by one.

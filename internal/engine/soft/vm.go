@@ -2,13 +2,16 @@ package soft
 
 import (
 	"fmt"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/irq"
+	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
 	"github.com/forkd-dev/forkd/internal/riscv/sbi"
@@ -20,17 +23,20 @@ const tick = 100 * time.Nanosecond
 
 // vm is one machine.
 type vm struct {
-	engine  *Engine
-	machine interp.Machine
-	plic    *plic.PLIC
-	sbi     sbi.SBI
-	vcpus   []*vcpu // immutable
-	clock   func() time.Duration
+	engine *Engine
+	memory *memory.Space
+	bus    *bus.Bus
+	codes  *interp.Codes
+	plic   *plic.PLIC
+	vcpus  []*vcpu // immutable
+	clock  func() time.Duration
+	chunk  int // immutable; see slice
 
-	turn  sync.Mutex
-	last  *vcpu  // guarded by turn; who executed last
-	inRun int    // guarded by turn; vCPUs in Run
-	moves uint64 // guarded by turn; of memory, when the last vCPU left Run
+	world sync.RWMutex // see the package comment
+
+	devices    sync.Mutex // held by whoever is at the devices, the firmware, or posts
+	sbi        sbi.SBI    // guarded by devices
+	generation uint64     // guarded by devices; of memory, when a vCPU last began to run
 
 	postMu sync.Mutex
 	posts  []func()    // guarded by postMu
@@ -40,30 +46,37 @@ type vm struct {
 func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 	m := &vm{
 		engine: e,
-		machine: interp.Machine{
-			Memory: cfg.Memory,
-			Bus:    cfg.Bus,
-			Codes:  interp.NewCodes(cfg.Memory, e.code),
-		},
-		clock: cfg.Clock,
+		memory: cfg.Memory,
+		bus:    cfg.Bus,
+		codes:  interp.NewCodes(cfg.Memory, e.code),
+		clock:  cfg.Clock,
+		chunk:  slice,
 	}
+	if cfg.VCPUs > 1 {
+		m.chunk = chunk
+	}
+	cfg.Memory.Share(cfg.VCPUs, m.exclusively)
+	m.sbi = sbi.SBI{Memory: cfg.Memory, Console: cfg.Console, Host: m}
 	for id := range cfg.VCPUs {
 		h, err := m.newHart(id, cfg.State)
 		if err != nil {
 			return nil, err
 		}
-		m.vcpus = append(m.vcpus, &vcpu{vm: m, hart: h, wake: make(chan struct{}, 1)})
-		m.sbi.Harts = append(m.sbi.Harts, h)
+		m.vcpus = append(m.vcpus, newVCPU(m, h))
 	}
-	m.sbi.Memory, m.sbi.Console, m.sbi.Host = cfg.Memory, cfg.Console, m
 	if cfg.Boot != nil {
 		m.plic = plic.New(cfg.VCPUs, m.external)
 		m.vcpus[0].hart.Start(cfg.Boot.Entry, cfg.Boot.DTB)
-		return m, nil
+	} else {
+		var err error
+		if m.plic, err = plic.Restore(cfg.State, cfg.VCPUs, m.external); err != nil {
+			return nil, err
+		}
 	}
-	var err error
-	m.plic, err = plic.Restore(cfg.State, cfg.VCPUs, m.external)
-	return m, err
+	for _, v := range m.vcpus {
+		m.sbi.Stopped = append(m.sbi.Stopped, v.hart.Power == hart.Stopped)
+	}
+	return m, nil
 }
 
 func (m *vm) newHart(id int, r *state.Reader) (*hart.Hart, error) {
@@ -104,22 +117,52 @@ func (m *vm) external(context int, level bool) {
 	}
 }
 
-// Wake implements sbi.Host.
-func (m *vm) Wake(id int) { m.vcpus[id].notify() }
-
-// Fence implements sbi.Host. The caller holds the turn, so that the hart
-// executes nothing until it has taken it.
-func (m *vm) Fence(id int, f sbi.Fence) {
-	v := m.vcpus[id]
-	if len(v.fences) >= maxFences {
-		v.fences = []sbi.Fence{{}, {Code: true}} // everything
-		return
+// exclusively calls fn while no vCPU executes. The caller is not in the world.
+func (m *vm) exclusively(fn func()) {
+	for _, v := range m.vcpus {
+		v.attention.Store(true)
 	}
-	v.fences = append(v.fences, f)
+	m.world.Lock()
+	defer m.world.Unlock()
+	fn()
 }
 
-// maxFences bounds what is remembered for a hart that does not run.
-const maxFences = 32
+// Interrupt implements sbi.Host.
+func (m *vm) Interrupt(id int) {
+	v := m.vcpus[id]
+	v.software.Store(true)
+	v.notify()
+}
+
+// Start implements sbi.Host.
+func (m *vm) Start(id int, entry, opaque uint64) {
+	v := m.vcpus[id]
+	v.start.Store(&start{entry, opaque})
+	v.notify()
+}
+
+// Fence implements sbi.Host.
+func (m *vm) Fence(harts uint64, f sbi.Fence) {
+	executing := false
+	for ; harts != 0; harts &= harts - 1 {
+		v := m.vcpus[bits.TrailingZeros64(harts)]
+		v.addFence(f)
+		executing = executing || v.view.Executing()
+	}
+	// One that was not executing looks for fences before it does.
+	if executing {
+		m.exclusively(func() {})
+	}
+}
+
+// atDevices calls fn, which may use devices, firmware and what was posted, and may
+// write to guest memory as devices do. The caller is not in the world.
+func (m *vm) atDevices(fn func()) {
+	m.devices.Lock()
+	defer m.devices.Unlock()
+	defer m.memory.Return()
+	fn()
+}
 
 // Post implements engine.VM.
 func (m *vm) Post(fn func()) {
@@ -134,31 +177,48 @@ func (m *vm) Post(fn func()) {
 
 // Drain implements engine.VM.
 func (m *vm) Drain() {
-	m.turn.Lock()
-	defer m.turn.Unlock()
-	m.runPosts()
+	for m.posted.Load() {
+		m.runPosts()
+	}
 }
 
-// runPosts runs what was posted, including what that posts. The caller holds
-// the turn.
+// runPosts runs what was posted, but for what that posts: while other vCPUs
+// execute, devices may find work for ever. The caller is not in the world.
 func (m *vm) runPosts() {
-	for m.posted.Load() {
-		m.postMu.Lock()
-		posts := m.posts
-		m.posts = nil
-		m.posted.Store(false)
-		m.postMu.Unlock()
-		for _, fn := range posts {
+	if !m.posted.Load() {
+		return
+	}
+	m.atDevices(func() {
+		for _, fn := range m.takePosts() {
 			fn()
 		}
+	})
+}
+
+func (m *vm) takePosts() []func() {
+	m.postMu.Lock()
+	defer m.postMu.Unlock()
+	posts := m.posts
+	m.posts = nil
+	m.posted.Store(false)
+	return posts
+}
+
+// begin notices whether pages changed their places while no vCPU ran: memory was
+// sealed or packed, and what was decoded from its old pages is of no use.
+func (m *vm) begin() {
+	m.devices.Lock()
+	defer m.devices.Unlock()
+	if g := m.memory.Generation(); g != m.generation {
+		m.codes.Forget()
+		m.generation = g
 	}
 }
 
 // Save implements engine.VM.
 func (m *vm) Save(w *state.Writer) {
-	m.turn.Lock()
-	defer m.turn.Unlock()
 	for id, v := range m.vcpus {
+		v.restart()
 		v.refresh()
 		v.hart.Save(w.Section(sectionKind(id), hart.StateVersion))
 	}
@@ -167,11 +227,9 @@ func (m *vm) Save(w *state.Writer) {
 
 // Close implements engine.VM.
 func (m *vm) Close() error {
-	m.turn.Lock()
-	defer m.turn.Unlock()
 	for _, v := range m.vcpus {
 		m.engine.pool.forget(v)
 	}
-	m.machine.Codes.Forget()
+	m.codes.Forget()
 	return nil
 }

@@ -9,7 +9,8 @@
 // Invariants. X[0] is zero; X[Discard] takes what instructions write to x0 and
 // means nothing. CSR fields hold only legal values: whatever writes them, the
 // guest or a saved state, goes through the same legalising functions. A Hart
-// belongs to one goroutine at a time; there are no locks.
+// belongs to one goroutine at a time; there are no locks. What comes from
+// elsewhere (interrupts, the request to start) is brought to it by its goroutine.
 package hart
 
 // Mode is a privilege mode, encoded as in the manuals.
@@ -20,6 +21,10 @@ const (
 	User       Mode = 0
 	Supervisor Mode = 1
 )
+
+// BlockSize is the size in bytes of the aligned block that CBO.ZERO clears; the
+// device tree tells the guest (riscv,cboz-block-size).
+const BlockSize = 64
 
 // Discard is the number of the register that takes the results of
 // instructions whose destination is x0.
@@ -110,14 +115,19 @@ type Hart struct {
 	satp     uint64
 	timecmp  uint64 // stimecmp
 
-	// The reservation of LR. A width of zero is no reservation, so that no
-	// address can stand for it. The address is a GVA, which is why a change of
-	// translation ends the reservation.
-	reservedAt    uint64
-	reservedWidth uint8
+	Reservation Reservation // of LR
 
 	Retired uint64        // instructions; the counters cycle and instret
 	Time    func() uint64 // the time CSR, in ticks of 100 ns
+}
+
+// Reservation is what LR leaves for SC. A width of zero is none, so that no
+// address can stand for it. The address is a GVA, which is why a change of
+// translation ends the reservation.
+type Reservation struct {
+	At    uint64
+	Value uint64 // what LR read, sign-extended
+	Width uint8  // bytes
 }
 
 // New returns a stopped hart in supervisor mode with all registers zero but
@@ -143,16 +153,18 @@ func (h *Hart) Start(entry, opaque uint64) {
 func (h *Hart) SATP() uint64 { return h.satp }
 
 // ClearReservation drops the reservation of LR.
-func (h *Hart) ClearReservation() { h.reservedWidth = 0 }
+func (h *Hart) ClearReservation() { h.Reservation.Width = 0 }
 
-// Reserve sets the reservation to width bytes at the GVA va.
-func (h *Hart) Reserve(va uint64, width uint8) { h.reservedAt, h.reservedWidth = va, width }
+// Reserve sets the reservation to width bytes at the GVA va, which hold value.
+func (h *Hart) Reserve(va uint64, width uint8, value uint64) {
+	h.Reservation = Reservation{va, value, width}
+}
 
-// Reserved reports whether a store-conditional of width bytes at va may
-// succeed. The bytes must be exactly those that LR read: a larger SC would
-// write outside of the reservation set (unpriv 14.2).
-func (h *Hart) Reserved(va uint64, width uint8) bool {
-	return h.reservedWidth == width && h.reservedAt == va
+// Reserved reports whether a store-conditional of width bytes at va may succeed,
+// and the value that it may replace. The bytes must be exactly those that LR read:
+// a larger SC would write outside of the reservation set (unpriv 14.2).
+func (h *Hart) Reserved(va uint64, width uint8) (value uint64, ok bool) {
+	return h.Reservation.Value, h.Reservation.Width == width && h.Reservation.At == va
 }
 
 // FloatOff reports whether floating-point instructions are illegal now.

@@ -208,17 +208,17 @@ func TestSaveRestore(t *testing.T) {
 	h.Status, h.enabled, h.pending = statusWritable, 0x222, 0x202
 	h.vector, h.epc, h.counters, h.envcfg = 0x101, 0x8000_0002, 5, 0x81
 	h.satp = 8<<60 | 0x7ff<<44 | 0xabc
-	h.Reserve(0x1000, 8)
+	h.Reserve(0x1000, 8, 7)
 
 	got, err := restored(t, saved(h))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Reserved(0x1000, 8) {
+	if _, ok := got.Reserved(0x1000, 8); ok {
 		t.Error("the reservation survived")
 	}
 	h.ClearReservation()
-	h.reservedAt = 0
+	h.Reservation = Reservation{}
 	h.Time, got.Time = nil, nil
 	h.X[Discard] = 0
 	if got.X != h.X || got.F != h.F || got.PC != h.PC || got.Mode != h.Mode || got.Power != h.Power || got.FCSR != h.FCSR {

@@ -1,15 +1,17 @@
 package interp
 
 import (
+	"sync/atomic"
+
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
 	"github.com/forkd-dev/forkd/internal/riscv/mmu"
 )
 
-// atomic executes the A extension (unpriv 14). The harts of a machine take
-// turns, so that plain reads and writes are atomic; nothing else writes to RAM
-// while one of them runs.
+// atomic executes the A extension (unpriv 14). The harts of a machine execute in
+// parallel, so each instruction is one atomic operation of the host, whose order
+// is as strict as with aq and rl set both.
 func (c *CPU) atomic(o *op) bool {
 	kind, size := isa.Op(o.imm), uint64(8)
 	if kind <= isa.AMOMAXU_W {
@@ -28,29 +30,62 @@ func (c *CPU) atomic(o *op) bool {
 	}
 	operand := get(&c.h.X, o.rs2)
 	if size == 4 {
-		old := load32(p, va)
-		store32(p, va, uint32(amo(kind-isa.LR_W+isa.LR_D, sext32(uint64(old)), sext32(operand))))
+		old := amo32(word32(p, va), kind-isa.LR_W+isa.LR_D, uint32(operand))
 		set(&c.h.X, o.rd, sext32(uint64(old)))
 	} else {
-		old := load64(p, va)
-		store64(p, va, amo(kind, old, operand))
-		set(&c.h.X, o.rd, old)
+		set(&c.h.X, o.rd, amo64(word64(p, va), kind, operand))
 	}
 	return true
 }
 
-// amo combines a memory word with the operand. Sign-extended words compare as
-// words do, also unsigned.
-func amo(kind isa.Op, old, operand uint64) uint64 {
+// amo64 replaces a memory word by its combination with the operand, and returns
+// what it was.
+func amo64(w *uint64, kind isa.Op, operand uint64) (old uint64) {
 	switch kind {
 	case isa.AMOADD_D:
-		return old + operand
+		return atomic.AddUint64(w, operand) - operand
+	case isa.AMOSWAP_D:
+		return atomic.SwapUint64(w, operand)
+	case isa.AMOAND_D:
+		return atomic.AndUint64(w, operand)
+	case isa.AMOOR_D:
+		return atomic.OrUint64(w, operand)
+	}
+	for {
+		old = atomic.LoadUint64(w)
+		if atomic.CompareAndSwapUint64(w, old, amo(kind, old, operand)) {
+			return old
+		}
+	}
+}
+
+// amo32 is amo64 for 32 bits; kind is of the 64-bit instruction.
+func amo32(w *uint32, kind isa.Op, operand uint32) (old uint32) {
+	switch kind {
+	case isa.AMOADD_D:
+		return atomic.AddUint32(w, operand) - operand
+	case isa.AMOSWAP_D:
+		return atomic.SwapUint32(w, operand)
+	case isa.AMOAND_D:
+		return atomic.AndUint32(w, operand)
+	case isa.AMOOR_D:
+		return atomic.OrUint32(w, operand)
+	}
+	for {
+		old = atomic.LoadUint32(w)
+		v := uint32(amo(kind, sext32(uint64(old)), sext32(uint64(operand))))
+		if atomic.CompareAndSwapUint32(w, old, v) {
+			return old
+		}
+	}
+}
+
+// amo combines a memory word with the operand, where the host has no operation for
+// it. Sign-extended words compare as words do, also unsigned.
+func amo(kind isa.Op, old, operand uint64) uint64 {
+	switch kind {
 	case isa.AMOXOR_D:
 		return old ^ operand
-	case isa.AMOAND_D:
-		return old & operand
-	case isa.AMOOR_D:
-		return old | operand
 	case isa.AMOMIN_D:
 		return uint64(min(int64(old), int64(operand)))
 	case isa.AMOMAX_D:
@@ -60,7 +95,7 @@ func amo(kind isa.Op, old, operand uint64) uint64 {
 	case isa.AMOMAXU_D:
 		return max(old, operand)
 	}
-	return operand // AMOSWAP
+	panic("BUG: atomic instruction without a case")
 }
 
 // atomicPage returns the page of an aligned word for reading and writing.
@@ -100,33 +135,36 @@ func (c *CPU) loadReserved(o *op, va, size uint64) bool {
 	}
 	var v uint64
 	if size == 4 {
-		v = sext32(uint64(load32(p, va)))
+		v = sext32(uint64(atomic.LoadUint32(word32(p, va))))
 	} else {
-		v = load64(p, va)
+		v = atomic.LoadUint64(word64(p, va))
 	}
 	set(&c.h.X, o.rd, v)
-	c.h.Reserve(va, uint8(size))
+	c.h.Reserve(va, uint8(size), v)
 	return true
 }
 
 // storeConditional writes if the reservation of an earlier LR stands, and ends
-// it in any case.
+// it in any case. What other harts and devices did since LR is told by the value:
+// the word must hold what LR read. One that was changed and changed back counts
+// as never written, which programs cannot rely on to fail by any means but their
+// own (as in QEMU); traps, SRET, changes of translation and device accesses do
+// end the reservation.
 func (c *CPU) storeConditional(o *op, va, size uint64) bool {
 	p, ok := c.atomicPage(va, size)
 	if !ok {
 		return false
 	}
-	reserved := c.h.Reserved(va, uint8(size))
+	old, reserved := c.h.Reserved(va, uint8(size))
 	c.h.ClearReservation()
-	if !reserved {
-		set(&c.h.X, o.rd, 1)
-		return true
+	v := get(&c.h.X, o.rs2)
+	switch {
+	case !reserved:
+	case size == 4:
+		reserved = atomic.CompareAndSwapUint32(word32(p, va), uint32(old), uint32(v))
+	default:
+		reserved = atomic.CompareAndSwapUint64(word64(p, va), old, v)
 	}
-	if size == 4 {
-		store32(p, va, uint32(get(&c.h.X, o.rs2)))
-	} else {
-		store64(p, va, get(&c.h.X, o.rs2))
-	}
-	set(&c.h.X, o.rd, 0)
+	set(&c.h.X, o.rd, truth(!reserved))
 	return true
 }

@@ -5,18 +5,19 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
+	"github.com/forkd-dev/forkd/internal/riscv/riscvtest"
 )
 
 // benchmark reports how many millions of guest instructions per second an
 // endless program executes.
-func benchmark(b *testing.B, program func(p *program)) {
-	p := newProgram()
+func benchmark(b *testing.B, program func(p *riscvtest.Program)) {
+	p := riscvtest.NewProgram()
 	program(p)
-	m, h := newTestMachine(b, imageBase, imageSize)
-	if err := m.Memory.Write(imageBase, p.image(b)); err != nil {
+	m, h := newTestMachine(b, riscvtest.ImageBase, riscvtest.ImageSize)
+	if err := m.Memory.Write(riscvtest.ImageBase, image(b, p)); err != nil {
 		b.Fatal(err)
 	}
-	h.PC = imageBase
+	h.PC = riscvtest.ImageBase
 	h.Status |= hart.StatusFS
 	var c CPU
 	c.Attach(m, h)
@@ -29,8 +30,8 @@ func benchmark(b *testing.B, program func(p *program)) {
 
 // BenchmarkInteger is a loop of dependent and independent arithmetic.
 func BenchmarkInteger(b *testing.B) {
-	benchmark(b, func(p *program) {
-		p.emit(
+	benchmark(b, func(p *riscvtest.Program) {
+		p.Emit(
 			isa.Inst{Op: isa.ADDI, Rd: 5, Rs1: 5, Imm: 3},
 			isa.Inst{Op: isa.XOR, Rd: 6, Rs1: 6, Rs2: 5},
 			isa.Inst{Op: isa.SLLI, Rd: 7, Rs1: 5, Imm: 13},
@@ -47,11 +48,11 @@ func BenchmarkInteger(b *testing.B) {
 
 // BenchmarkMemory walks a buffer of 512 KiB with loads and stores.
 func BenchmarkMemory(b *testing.B) {
-	benchmark(b, func(p *program) {
-		p.li(5, dataBase)
-		p.li(6, 0x7ffc0)
-		p.li(10, dataBase)
-		p.emit(
+	benchmark(b, func(p *riscvtest.Program) {
+		p.LI(5, riscvtest.DataBase)
+		p.LI(6, 0x7ffc0)
+		p.LI(10, riscvtest.DataBase)
+		p.Emit(
 			isa.Inst{Op: isa.LD, Rd: 11, Rs1: 10, Imm: 0},
 			isa.Inst{Op: isa.LW, Rd: 12, Rs1: 10, Imm: 8},
 			isa.Inst{Op: isa.ADD, Rd: 13, Rs1: 11, Rs2: 12},
@@ -68,23 +69,23 @@ func BenchmarkMemory(b *testing.B) {
 
 // BenchmarkCalls calls a function in another page.
 func BenchmarkCalls(b *testing.B) {
-	benchmark(b, func(p *program) {
-		p.emit(
+	benchmark(b, func(p *riscvtest.Program) {
+		p.Emit(
 			isa.Inst{Op: isa.ADDI, Rd: 10, Rs1: 10, Imm: 1},
 			isa.Inst{Op: isa.JAL, Rd: 1, Imm: 4096 - 4},
 			isa.Inst{Op: isa.JAL, Imm: -8},
 		)
-		for p.pc() < imageBase+4096 {
-			p.raw(1)
+		for p.PC() < riscvtest.ImageBase+4096 {
+			p.Raw(1)
 		}
-		p.emit(isa.Inst{Op: isa.ADDI, Rd: 11, Rs1: 10, Imm: 1}, isa.Inst{Op: isa.JALR, Rs1: 1})
+		p.Emit(isa.Inst{Op: isa.ADDI, Rd: 11, Rs1: 10, Imm: 1}, isa.Inst{Op: isa.JALR, Rs1: 1})
 	})
 }
 
 // BenchmarkFloat multiplies and adds doubles.
 func BenchmarkFloat(b *testing.B) {
-	benchmark(b, func(p *program) {
-		p.emit(
+	benchmark(b, func(p *riscvtest.Program) {
+		p.Emit(
 			isa.Inst{Op: isa.FCVT_D_W, Rd: 1, Rs1: 5, RM: isa.DYN},
 			isa.Inst{Op: isa.FADD_D, Rd: 2, Rs1: 2, Rs2: 1, RM: isa.DYN},
 			isa.Inst{Op: isa.FMUL_D, Rd: 3, Rs1: 2, Rs2: 1, RM: isa.DYN},

@@ -1,51 +1,78 @@
 package interp
 
 import (
+	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/jit"
 )
 
 // Cache holds the decoded pages of immutable layers, for all machines over
 // them. It is safe for concurrent use.
 //
-// Pages are known by their place in host memory, so a Cache must not outlive
-// the layers whose pages it has seen.
+// Pages are known by their place in host memory, and forgotten when that is
+// freed.
 type Cache struct {
-	limit int // immutable
+	limit  int        // immutable
+	native *jit.Cache // nil: nothing is translated
 
-	mu    sync.RWMutex
-	pages map[*page.Page]*Code // guarded by mu
-	next  uint32               // guarded by mu; id of the next page
+	mu     sync.RWMutex
+	pages  map[*page.Page]cached // guarded by mu
+	layers map[*page.Layer]bool  // that tell when they are freed; guarded by mu
+	next   uint32                // guarded by mu; id of the next page
+}
+
+// cached is a decoded page and the layer that it lies in.
+type cached struct {
+	code  *Code
+	layer *page.Layer
 }
 
 // NewCache returns an empty cache of at most limit pages. A decoded page takes
-// 18 KiB.
-func NewCache(limit int) *Cache {
-	return &Cache{limit: max(limit, 1), pages: make(map[*page.Page]*Code)}
+// 18 KiB. With native, code that is executed often is translated into it.
+func NewCache(limit int, native *jit.Cache) *Cache {
+	return &Cache{
+		limit: max(limit, 1), native: native,
+		pages: make(map[*page.Page]cached), layers: make(map[*page.Layer]bool),
+	}
 }
 
-// find returns the decoded page p, which must not change any more, and whether
-// this call decoded it.
-func (c *Cache) find(p *page.Page) (code *Code, decoded bool) {
+// find returns the decoded page p, which is in the layer owner, and whether this
+// call decoded it.
+func (c *Cache) find(p *page.Page, owner func() *page.Layer) (code *Code, decoded bool) {
 	c.mu.RLock()
-	code = c.pages[p]
+	code = c.pages[p].code
 	c.mu.RUnlock()
 	if code != nil {
 		return code, false
 	}
 	code = decode(p)
+	layer := owner()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if other := c.pages[p]; other != nil {
+	if other := c.pages[p].code; other != nil {
 		return other, false
 	}
 	c.evict()
 	code.id = c.next % (1 << 16)
 	c.next++
-	c.pages[p] = code
+	c.pages[p] = cached{code, layer}
+	if layer != nil && !c.layers[layer] {
+		c.layers[layer] = true
+		layer.OnFree(func() { c.drop(layer) })
+	}
 	return code, true
+}
+
+// drop forgets the pages of a layer.
+func (c *Cache) drop(l *page.Layer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.layers, l)
+	maps.DeleteFunc(c.pages, func(_ *page.Page, s cached) bool { return s.layer == l })
 }
 
 // evict makes room for one page. Which pages go is left to the map's random
@@ -74,16 +101,21 @@ const maxPrivate = 4096
 // stale pages go at the next FENCE.I, which is what software needs anyway
 // (unpriv 6.1).
 //
-// A Codes is used by one goroutine at a time, but for Counters.
+// The vCPUs of a machine share it; each executes what it has found until it
+// executes FENCE.I itself. That writing makes a page stale is seen only where it
+// is announced (memory.Space.Watch): of a page which another vCPU may be writing to
+// unannounced, what is decoded is not kept.
 type Codes struct {
 	mem    *memory.Space
 	shared *Cache
 
-	own   map[uint64]ownCode // by page number
-	stale []uint64           // keys of own that were written since decoded
-	seen  []uint64           // bit set of ids of shared pages
+	// Pages and basic blocks; see engine.Counters.
+	Decoded, Inherited, Translated atomic.Uint64
 
-	Decoded, Inherited uint64
+	mu    sync.Mutex         // before the locks of package memory
+	own   map[uint64]ownCode // by page number; guarded by mu
+	stale []uint64           // keys of own that were written since decoded; guarded by mu
+	seen  []uint64           // bit set of ids of shared pages; guarded by mu
 }
 
 type ownCode struct {
@@ -100,34 +132,46 @@ func NewCodes(mem *memory.Space, shared *Cache) *Codes {
 	return s
 }
 
-// find returns the decoded form of the page p that holds gpa. watch tells that
-// a page which may yet be written has just been decoded: the caller must forget
-// where it may store to it without asking.
-func (s *Codes) find(gpa uint64, p *page.Page) (code *Code, watch bool) {
+// find returns the decoded form of the page p that holds gpa, for the vCPU with
+// that view. watch tells that a page which may yet be written has just been
+// decoded: the caller must forget where it may store to it without asking. fleeting
+// tells that the others could not be kept from that for the moment: the caller must
+// ask again soon.
+func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (code *Code, watch, fleeting bool) {
 	if !s.mem.Private(gpa) {
-		code, decoded := s.shared.find(p)
+		code, decoded := s.shared.find(p, func() *page.Layer { return s.mem.Owner(gpa) })
 		s.count(code.id, decoded)
-		return code, false
+		return code, false, false
 	}
 	n := gpa >> page.Shift
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if own, ok := s.own[n]; ok && own.page == p {
-		return own.code, false
+		return own.code, false, false
 	}
 	if len(s.own) >= maxPrivate {
-		s.Forget()
+		s.forget()
 	}
 	if s.own == nil {
 		s.own = make(map[uint64]ownCode)
 	}
+	if !view.Guard(gpa, p) {
+		code = decode(p)
+		code.native.written.Store(true)
+		return code, true, true
+	}
+	// Who writes since Guard has looked finds s.mu taken, and then the page here.
 	code = decode(p)
 	s.own[n] = ownCode{page: p, code: code}
-	s.Decoded++
-	return code, true
+	s.Decoded.Add(1)
+	return code, true, false
 }
 
 func (s *Codes) count(id uint32, decoded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if decoded {
-		s.Decoded++
+		s.Decoded.Add(1)
 	}
 	word, bit := int(id/64), uint64(1)<<(id%64)
 	for word >= len(s.seen) {
@@ -136,7 +180,7 @@ func (s *Codes) count(id uint32, decoded bool) {
 	if s.seen[word]&bit == 0 {
 		s.seen[word] |= bit
 		if !decoded {
-			s.Inherited++
+			s.Inherited.Add(1)
 		}
 	}
 }
@@ -144,17 +188,22 @@ func (s *Codes) count(id uint32, decoded bool) {
 // wrote is called before a page is written.
 func (s *Codes) wrote(gpa uint64) {
 	n := gpa >> page.Shift
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	own, ok := s.own[n]
 	if !ok || own.stale {
 		return
 	}
 	own.stale = true
+	own.code.native.written.Store(true)
 	s.own[n] = own
 	s.stale = append(s.stale, n)
 }
 
 // fence drops what was decoded from pages that were written since.
 func (s *Codes) fence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, n := range s.stale {
 		if s.own[n].stale {
 			delete(s.own, n)
@@ -164,4 +213,10 @@ func (s *Codes) fence() {
 }
 
 // Forget drops all pages that the machine decoded for itself.
-func (s *Codes) Forget() { s.own, s.stale = nil, nil }
+func (s *Codes) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget()
+}
+
+func (s *Codes) forget() { s.own, s.stale = nil, nil }

@@ -16,22 +16,25 @@ const (
 	// needs no check.
 	firstStub = slots + 2
 	// allSlots fills one of the sizes that Go allocates.
-	allSlots = 18<<10/opSize - 1
+	allSlots = 18<<10/opSize - 4
 )
 
 // Code is a decoded page: the instruction that begins at each of its halfwords,
 // and stubs through which conditional branches leave the page. It depends on
-// nothing but the contents of the page, and does not change, so that machines
-// share it.
+// nothing but the contents of the page, and does not change but for the native
+// code that is hung on it, so that machines share it.
 type Code struct {
 	ops   [allSlots]op
 	stubs uint32 // in use
 	id    uint32 // see Cache
+
+	native translation
 }
 
 // decode decodes the page p as it is now.
 func decode(p *page.Page) *Code {
 	c := new(Code)
+	c.native.source = p
 	narrow := narrowOps()
 	for i := range slots {
 		h := binary.LittleEndian.Uint16(p[2*i:])

@@ -11,14 +11,18 @@
 // hart is at an instruction boundary. An instruction that traps has changed
 // nothing; a store that crosses pages translates both before it writes to either.
 //
-// A CPU, its hart and their Codes are used by one goroutine at a time; there are
-// no locks but the one inside Cache.
+// A CPU and its hart are used by one goroutine at a time. Several CPUs may execute
+// harts of one machine in parallel: guest memory is accessed as the memory model
+// (unpriv 18) asks, with plain accesses of the host for loads and stores, which
+// keep at least the order that RISC-V wants on amd64 and arm64 hosts, and its
+// atomic operations for the A extension and for fences that need one. Caches of
+// one CPU are never touched by another; see memory.View.
 package interp
 
 import (
-	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
+	"github.com/forkd-dev/forkd/internal/riscv/jit"
 	"github.com/forkd-dev/forkd/internal/riscv/mmu"
 )
 
@@ -37,24 +41,41 @@ const (
 	// Failed: the host has no memory for a page of the guest; Err says more.
 	// The instruction has not been executed.
 	Failed
+	// Blocked: a page has to move which other harts of the machine may hold. The
+	// instruction has not been executed; stop the others and call Unblock first.
+	Blocked
+	// Pause: the hart, one of several, executed PAUSE, as it does while it spins; PC
+	// is behind it.
+	Pause
 )
 
-// Machine is what the harts of a machine have in common.
+// Machine is what the harts of a machine have in common, and the way from this
+// one to the devices.
 type Machine struct {
 	Memory *memory.Space
-	Bus    *bus.Bus
+	Bus    Bus
 	Codes  *Codes
+}
+
+// Bus reaches devices, as bus.Bus does. Between an access and the return of Run
+// the hart touches neither guest memory nor what it derived from it, so an access
+// may let others have their way with those.
+type Bus interface {
+	Read(gpa uint64, width int) (value uint64, ok bool)
+	Write(gpa uint64, width int, value uint64) (ok bool)
 }
 
 // CPU executes the instructions of the hart that it is attached to.
 type CPU struct {
 	h     *hart.Hart
 	m     mmu.MMU
-	bus   *bus.Bus
+	bus   Bus
 	codes *Codes
 
-	fetch   *mmu.Bank[Code]   // the bank of the present mode
+	fetch   *mmu.Bank[Code]   // where the run loop looks for pages
+	pages   *mmu.Bank[Code]   // the bank of the present mode
 	fetches [2]mmu.Bank[Code] // by hart.Mode
+	native  *jit.Context      // nil: everything is interpreted
 	cross   Code              // holds an instruction that crosses pages
 
 	text *Code  // the current page: what loop executes,
@@ -65,6 +86,7 @@ type CPU struct {
 
 	cause, tval uint64 // of the trap that a method reported
 	yield       bool   // a device was accessed: return to the caller soon
+	fleeting    bool   // a fetch bank has what Codes.find called fleeting
 }
 
 // Attach makes c execute h, with empty caches.
@@ -72,6 +94,7 @@ func (c *CPU) Attach(m *Machine, h *hart.Hart) {
 	c.h, c.bus, c.codes = h, m.Bus, m.Codes
 	c.m.Attach(m.Memory, h)
 	c.yield = false
+	c.attachNative(m.Codes.shared.native)
 	c.dropFetches()
 	c.modeChanged()
 }
@@ -79,23 +102,42 @@ func (c *CPU) Attach(m *Machine, h *hart.Hart) {
 // Sync must be called before Run whenever something else than Run may have
 // touched guest memory since.
 func (c *CPU) Sync() {
-	if c.m.Sync() {
+	if c.m.Sync() || c.fleeting {
 		c.dropFetches()
+	}
+	if c.native != nil {
+		c.native.Sync()
 	}
 }
 
 // Err returns why Run returned Failed.
 func (c *CPU) Err() error { return c.m.Err }
 
+// Unblock follows after Run returned Blocked. The error means that the host has
+// no memory for the page.
+//
+// Preconditions: no hart of the machine executes.
+func (c *CPU) Unblock() error { return c.m.Unblock() }
+
 func (c *CPU) dropFetches() {
+	c.fleeting = false
 	c.fetches[0].Clear()
 	c.fetches[1].Clear()
+	if c.native != nil {
+		c.native.Flush()
+	}
 }
 
 // modeChanged follows a change of privilege mode, SUM or MXR.
 func (c *CPU) modeChanged() {
 	c.m.Switch(c.h)
-	c.fetch = &c.fetches[c.h.Mode&1]
+	c.pages = &c.fetches[c.h.Mode&1]
+	c.fetch = c.pages
+	if x := c.native; x != nil {
+		c.fetch = &noPages
+		x.Loads, x.Stores, x.Space = c.m.Loads, c.m.Stores, c.m.Space
+		x.Switch()
+	}
 }
 
 // FlushCode is FENCE.I, on this hart's behalf or another's.
@@ -114,11 +156,18 @@ func (c *CPU) FlushAll() {
 func (c *CPU) FlushPage(va uint64) {
 	shift := c.m.FlushPage(va)
 	for i := range c.fetches {
-		if shift == 12 {
-			c.fetches[i].DropPage(va)
-		} else {
-			c.fetches[i].DropRegion(va, shift)
+		dropFetch(&c.fetches[i], va, shift)
+		if c.native != nil {
+			dropFetch(c.native.Bank(hart.Mode(i)), va, shift)
 		}
+	}
+}
+
+func dropFetch[T any](b *mmu.Bank[T], va uint64, shift uint) {
+	if shift == 12 {
+		b.DropPage(va)
+	} else {
+		b.DropRegion(va, shift)
 	}
 }
 
@@ -126,8 +175,18 @@ func (c *CPU) FlushPage(va uint64) {
 func (c *CPU) FlushSpace(asid uint64) {
 	space, kernel := c.m.FlushSpace(asid)
 	c.fetches[hart.User].DropSpace(space)
+	if c.native != nil {
+		c.native.Bank(hart.User).DropSpace(space)
+	}
 	if kernel {
-		c.fetches[hart.Supervisor].Clear()
+		c.dropMode(hart.Supervisor)
+	}
+}
+
+func (c *CPU) dropMode(m hart.Mode) {
+	c.fetches[m].Clear()
+	if c.native != nil {
+		c.native.Bank(m).Clear()
 	}
 }
 
@@ -135,10 +194,10 @@ func (c *CPU) satpChanged() {
 	c.h.ClearReservation()
 	all, kernel := c.m.SetSATP(c.h)
 	if all || kernel {
-		c.fetches[hart.Supervisor].Clear()
+		c.dropMode(hart.Supervisor)
 	}
 	if all {
-		c.fetches[hart.User].Clear()
+		c.dropMode(hart.User)
 	}
 	c.modeChanged()
 }

@@ -28,11 +28,12 @@ func (c *CPU) fillFetch(pc uint64) bool {
 	if !ok {
 		return false
 	}
-	code, watch := c.codes.find(gpa, p)
+	code, watch, fleeting := c.codes.find(c.m.View(), gpa, p)
 	if watch {
 		c.m.DropStores(p)
 	}
-	e := c.fetch.At(pc)
+	c.fleeting = c.fleeting || fleeting
+	e := c.pages.At(pc)
 	e.Tag, e.To = mmu.Tag(pc, 1, c.m.Space), code
 	return true
 }

@@ -8,52 +8,20 @@ import (
 	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
+	"github.com/forkd-dev/forkd/internal/riscv/riscvtest"
 )
 
-const (
-	hostileSize  = 0x10_0000
-	hostileSteps = 3000
-)
+const hostileSteps = 3000
 
-// hostile makes a machine whose memory is full of the given bytes, as code, as
-// data and as page tables, in a mode and with registers chosen by seed.
+// hostile makes a machine whose memory is full of the given bytes.
 func hostile(t testing.TB, code []byte, seed uint64) (*Machine, *hart.Hart) {
-	m, h := newTestMachine(t, rigBase, hostileSize)
-	m.Bus = new(bus.Bus)
-	if err := m.Bus.Map(rigDevice, 0x100, new(rigRegisters)); err != nil {
+	m, h := newTestMachine(t, riscvtest.RAMBase, riscvtest.RAMSize)
+	b := new(bus.Bus)
+	m.Bus = b
+	if err := b.Map(riscvtest.DeviceBase, riscvtest.DeviceSize, new(rigRegisters)); err != nil {
 		t.Fatal(err)
 	}
-	rng := rand.New(rand.NewPCG(seed, 4))
-	if len(code) == 0 {
-		code = []byte{0}
-	}
-	for at := uint64(rigBase); at < rigBase+0x8000; at += uint64(len(code)) {
-		if m.Memory.Write(at, code) != nil {
-			break
-		}
-	}
-	// Page tables: entries that lead into RAM, with random permission bits.
-	for i := uint64(0); i < 3*512; i++ {
-		pte := (rigBase+rng.Uint64N(hostileSize))>>12<<10 | rng.Uint64()&0xff | 1
-		if i < 1024 {
-			pte = (rigTables + 0x1000*(1+i/512) + 0x1000*rng.Uint64N(2)) >> 12 << 10
-			pte |= []uint64{pteV, pteV, pteV, rng.Uint64() & 0x3ff}[rng.IntN(4)]
-		}
-		m.Memory.PutUint64(rigTables+8*i, pte)
-	}
-	for r := 1; r < hart.Discard; r++ {
-		h.X[r] = []uint64{rng.Uint64(), rigBase + rng.Uint64N(hostileSize), rng.Uint64N(0x10000), rigDevice + rng.Uint64N(0x200), rigBase + 0xff8}[rng.IntN(5)]
-		h.F[r] = rng.Uint64()
-	}
-	h.PC = rigBase + rng.Uint64N(0x4000)&^1
-	h.WriteCSR(hart.CSRStvec, rigBase+rng.Uint64N(0x8000))
-	h.WriteCSR(hart.CSRSstatus, rng.Uint64())
-	h.WriteCSR(hart.CSRSie, rng.Uint64())
-	if rng.IntN(2) == 0 {
-		h.WriteCSR(hart.CSRSatp, 8<<60|rigTables>>12)
-		h.PC = rng.Uint64() >> 25 &^ 1
-	}
-	h.Mode = hart.Mode(rng.IntN(2))
+	riscvtest.Hostile(m.Memory, h, code, seed)
 	h.Time = func() uint64 { return 12345 }
 	return m, h
 }

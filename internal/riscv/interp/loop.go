@@ -967,8 +967,8 @@ func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 
 		// All values have a case, so that the dispatch checks no bound.
 
-		case opIllegal, opCross, opCEbreak, opCpop, opCpopw, opAtomic, opFloat, opCSR, opEcall, opEbreak, opSret, opWfi, opFenceI, opSfence, opCboZero, opFarBranch,
-			181, 182, 183, 184, 185, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196,
+		case opIllegal, opCross, opCEbreak, opCpop, opCpopw, opAtomic, opFloat, opCSR, opEcall, opEbreak, opSret, opWfi, opFenceI, opSfence, opCboZero, opFence, opPause, opFarBranch,
+			183, 184, 185, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196,
 			197, 198, 199, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, 210, 211, 212,
 			213, 214, 215, 216, 217, 218, 219, 220, 221, 222, 223, 224, 225, 226, 227, 228,
 			229, 230, 231, 232, 233, 234, 235, 236, 237, 238, 239, 240, 241, 242, 243, 244,

@@ -80,6 +80,8 @@ func lowerWide(in isa.Inst, o op) op {
 		if in.Rd == 0 {
 			o.code = opJr
 		}
+	case op == isa.FENCE:
+		o.code = lowerFence(in)
 	case op == isa.FLW || op == isa.FLD:
 		o.code, o.rd = wideCodes[op], in.Rd
 	case op >= isa.CSRRW && op <= isa.CSRRCI:
@@ -108,3 +110,15 @@ var narrowOps = sync.OnceValue(func() *[1 << 16]op {
 	}
 	return t
 })
+
+// lowerFence: a host that keeps all order but that of a store with a later load
+// needs to do something for few fences.
+func lowerFence(in isa.Inst) code {
+	switch {
+	case in.IsPause():
+		return opPause
+	case in.StoreLoad() || !strongOrder:
+		return opFence
+	}
+	return opNop
+}

@@ -59,15 +59,18 @@ func (c *CPU) loadAcross(va uint64, size int) (v uint64, ok bool) {
 
 func (c *CPU) loadDevice(va, gpa uint64, size int) (v uint64, ok bool) {
 	if gpa%uint64(size) == 0 {
+		c.accessDevice()
 		if v, ok = c.bus.Read(gpa, size); ok {
-			c.deviceAccessed()
 			return v, true
 		}
 	}
 	return 0, c.trap(hart.LoadAccess, va)
 }
 
-func (c *CPU) deviceAccessed() {
+// accessDevice precedes every access to the bus. The instruction touches no guest
+// memory after it, and Run returns with it, whatever comes of the access: whoever
+// runs the hart may have let others change memory meanwhile.
+func (c *CPU) accessDevice() {
 	c.yield = true
 	// unpriv 14.3: a reservation may be lost at any time but within a loop that
 	// touches nothing else.
@@ -126,17 +129,17 @@ func (c *CPU) storeDevice(va, gpa uint64, size int, v uint64) bool {
 		if size < 8 {
 			v &= 1<<(8*size) - 1
 		}
+		c.accessDevice()
 		if c.bus.Write(gpa, size, v) {
-			c.deviceAccessed()
 			return true
 		}
 	}
 	return c.trap(hart.StoreAccess, va)
 }
 
-// zeroBlock is CBO.ZERO of the aligned block of blockSize bytes around va.
+// zeroBlock is CBO.ZERO of the aligned block of hart.BlockSize bytes around va.
 func (c *CPU) zeroBlock(rs1 uint64) bool {
-	va := rs1 &^ (blockSize - 1)
+	va := rs1 &^ (hart.BlockSize - 1)
 	e := c.m.Stores.At(va)
 	p := e.To
 	if e.Tag != mmu.Tag(va, 1, c.m.Space) {
@@ -149,10 +152,6 @@ func (c *CPU) zeroBlock(rs1 uint64) bool {
 			return c.trap(f.Cause(mmu.Store), rs1)
 		}
 	}
-	clear(p[va&offsetMask:][:blockSize])
+	clear(p[va&offsetMask:][:hart.BlockSize])
 	return true
 }
-
-// blockSize is the size of the block that CBO.ZERO clears; the device tree
-// tells the guest (riscv,cboz-block-size).
-const blockSize = 64

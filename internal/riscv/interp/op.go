@@ -184,6 +184,8 @@ const (
 	opFenceI
 	opSfence
 	opCboZero
+	opFence
+	opPause
 	opFarBranch
 
 	// Pairs; the length is that of the first. See fuse.
@@ -350,7 +352,6 @@ var wideCodes = [isa.NumOps]code{
 	isa.BSET:       opBset,
 	isa.BSETI:      opBseti,
 	isa.LUI:        opLi,
-	isa.FENCE:      opNop,
 	isa.FENCE_I:    opFenceI,
 	isa.SFENCE_VMA: opSfence,
 	isa.CBO_ZERO:   opCboZero,

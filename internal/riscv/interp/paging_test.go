@@ -450,7 +450,7 @@ func TestSharedCode(t *testing.T) {
 	overlay := parent.m.Memory.Slots()[0].Pages
 	stack := overlay.Seal()
 	defer stack.Release()
-	shared := NewCache(64)
+	shared := NewCache(64, testNative())
 	child := func(modify bool) (*Codes, [2]uint64) {
 		m, h := newTestMachineOver(t, rigBase, stack, shared)
 		h.PC = rigCode
@@ -468,27 +468,61 @@ func TestSharedCode(t *testing.T) {
 	if got != [2]uint64{1, 2} {
 		t.Errorf("first child got %v", got)
 	}
-	if first.Decoded == 0 || first.Inherited != 0 {
-		t.Errorf("first child decoded %d pages and inherited %d", first.Decoded, first.Inherited)
+	if first.Decoded.Load() == 0 || first.Inherited.Load() != 0 {
+		t.Errorf("first child decoded %d pages and inherited %d", first.Decoded.Load(), first.Inherited.Load())
 	}
 	second, got := child(true)
 	if got != [2]uint64{1, 2} {
 		t.Errorf("second child got %v", got)
 	}
-	if second.Inherited != 2 || second.Decoded != 1 {
-		t.Errorf("second child decoded %d pages and inherited %d, want 1 and 2", second.Decoded, second.Inherited)
+	if second.Inherited.Load() != 2 || second.Decoded.Load() != 1 {
+		t.Errorf("second child decoded %d pages and inherited %d, want 1 and 2", second.Decoded.Load(), second.Inherited.Load())
 	}
 }
 
 // TestCacheIsBounded: more pages than fit are decoded again, not kept.
 func TestCacheIsBounded(t *testing.T) {
-	c := NewCache(10)
+	c := NewCache(10, testNative())
 	for range 3 {
 		for range 50 {
-			c.find(new(page.Page))
+			c.find(new(page.Page), func() *page.Layer { return nil })
 		}
 		if len(c.pages) > 10 {
 			t.Fatalf("cache has %d pages", len(c.pages))
 		}
+	}
+}
+
+// TestCacheForgetsFreedLayers: the memory of a layer is used again, and what was
+// decoded there must not be taken for what is there then.
+func TestCacheForgetsFreedLayers(t *testing.T) {
+	c := NewCache(10, testNative())
+	base := page.NewStack(2)
+	defer base.Release()
+	sealed := func(b byte) *page.Stack {
+		o := page.NewOverlay(base, testArena, 0)
+		defer o.Close()
+		p, _, err := o.Write(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p[0] = b
+		return o.Seal()
+	}
+	find := func(s *page.Stack) bool {
+		_, decoded := c.find(s.Get(1), func() *page.Layer { return s.Owner(1) })
+		return decoded
+	}
+	first, second := sealed(1), sealed(2)
+	defer second.Release()
+	if !find(first) || !find(second) || find(first) {
+		t.Fatal("pages are not decoded once")
+	}
+	first.Release()
+	if len(c.pages) != 1 || len(c.layers) != 1 {
+		t.Errorf("%d pages and %d layers are known, want one each", len(c.pages), len(c.layers))
+	}
+	if find(second) {
+		t.Error("the page of a layer that is in use was forgotten")
 	}
 }

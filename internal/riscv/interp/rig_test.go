@@ -46,8 +46,9 @@ func newRig(t *testing.T, program func(a *isa.Asm)) *rig {
 	t.Helper()
 	r := &rig{T: t, tables: rigTables + 0x1000}
 	r.m, r.h = newTestMachine(t, rigBase, rigSize)
-	r.m.Bus = new(bus.Bus)
-	if err := r.m.Bus.Map(rigDevice, 0x100, &r.device); err != nil {
+	b := new(bus.Bus)
+	r.m.Bus = b
+	if err := b.Map(rigDevice, 0x100, &r.device); err != nil {
 		t.Fatal(err)
 	}
 	a := isa.NewAsm(rigCode)

@@ -3,6 +3,7 @@ package interp
 import "github.com/forkd-dev/forkd/internal/riscv/mmu"
 
 // Run executes at most budget instructions, or one more; a trap counts as one.
+// How many it executes does not depend on whether native code does some of them.
 func (c *CPU) Run(budget int) Event {
 	n := budget
 	c.end = c.h.Retired + uint64(budget)
@@ -28,29 +29,49 @@ func (c *CPU) resume(n int) (int, Event) {
 		c.modeChanged()
 		n--
 	}
-	o, ok := c.enter(c.h.PC)
-	if !ok {
+	if c.native != nil {
+		return c.dispatch(n)
+	}
+	if !c.locate(c.h.PC) {
 		return c.except(n - 1)
 	}
+	n, event, _ := c.interpret(n)
+	return n, event
+}
+
+// interpret executes n instructions from the hart's PC, in the current page, or
+// fewer: until what ends resume, or with native code until the page changes. on tells that nothing but
+// the latter, or the end of the n, has stopped it.
+func (c *CPU) interpret(n int) (left int, event Event, on bool) {
+	o := c.text.find(c.h.PC & offsetMask)
 	var why exit
 	for {
 		why, o, n = c.loop(&c.h.X, o, n)
-		if why == exitFetch {
-			if o, ok = c.enter(c.h.PC); !ok {
-				return c.except(n - 1)
+		n += int(c.extra)
+		c.extra = 0
+		switch why {
+		case exitFetch:
+			if c.native != nil {
+				return n, Budget, true
 			}
+			if !c.locate(c.h.PC) {
+				left, event = c.except(n - 1)
+				return left, event, false
+			}
+			o = c.text.find(c.h.PC & offsetMask)
 			continue
+		case exitBudget:
+			if n > 0 { // ops that were no instructions are not paid for
+				continue
+			}
+			c.h.PC = c.at(o)
+			return n, Budget, true
 		}
 		c.h.PC = c.base + c.text.offset(o)
-		switch {
-		case why == exitBudget:
-			if o.code == opFar { // half of a branch out of the page
-				c.h.PC = c.base + uint64(int64(o.imm))
-			}
-			return n, Budget
-		case o.code == opCross:
+		if o.code == opCross {
 			if !c.fetchCross() {
-				return c.except(n)
+				left, event = c.except(n)
+				return left, event, false
 			}
 			n++
 			c.text = &c.cross
@@ -62,37 +83,52 @@ func (c *CPU) resume(n int) (int, Event) {
 		case stepNext:
 			o = o.skip(opSize * int(plain.code.length()))
 			if c.yield {
-				c.h.PC = c.base + c.text.offset(o)
-				return n, Budget
+				c.h.PC = c.at(o)
+				return n, Budget, false
 			}
 		case stepResume:
-			return n, Budget
+			return n, Budget, false
 		case stepWait:
-			return n, Wait
+			return n, Wait, false
 		case stepCall:
-			return n, Call
+			return n, Call, false
+		case stepPause:
+			return n, Pause, false
 		case stepTrap:
-			return c.except(n)
+			left, event = c.except(n)
+			return left, event, false
 		}
 	}
 }
 
+// at returns the address of the instruction that o is, or leads to: o may be half
+// of a branch out of the page.
+func (c *CPU) at(o *op) uint64 {
+	if o.code == opFar {
+		return c.base + uint64(int64(o.imm))
+	}
+	return c.base + c.text.offset(o)
+}
+
 // except takes the exception that was recorded, at the hart's PC.
 func (c *CPU) except(n int) (int, Event) {
-	if c.m.Err != nil {
+	switch {
+	case c.m.Err != nil:
 		return n + 1, Failed
+	case c.m.IsBlocked:
+		return n + 1, Blocked
 	}
 	c.h.Trap(c.cause, c.tval)
 	c.modeChanged()
 	return n, Budget
 }
 
-// enter makes the page of pc the current one and returns the op at pc.
-func (c *CPU) enter(pc uint64) (*op, bool) {
-	e := c.fetch.At(pc)
+// locate makes the page of pc the current one.
+func (c *CPU) locate(pc uint64) bool {
+	e := c.pages.At(pc)
 	if e.Tag != mmu.Tag(pc, 1, c.m.Space) && !c.fillFetch(pc) {
-		return nil, false
+		return false
 	}
 	c.text, c.base = e.To, pc&^offsetMask
-	return c.text.find(pc & offsetMask), true
+	return true
 }

@@ -16,6 +16,7 @@ const (
 	stepTrap                  // the exception that was recorded
 	stepWait                  // as stepResume, but Run returns Wait
 	stepCall                  // as stepResume, but Run returns Call
+	stepPause                 // as stepResume, but Run returns Pause
 )
 
 // step executes what the run loop does not: loads and stores that miss the TLB,
@@ -42,6 +43,13 @@ func (c *CPU) step(o *op, n int) stepped {
 		c.setX(o.rd, uint64(bits.OnesCount32(uint32(get(&c.h.X, o.rs1)))))
 	case opFarBranch:
 		return c.farBranch(o)
+	case opFence:
+		fence()
+	case opPause:
+		if c.m.View().Shared() {
+			c.resumeAt(c.h.PC + 4)
+			return stepPause
+		}
 	case opIllegal:
 		ok = c.trap(hart.IllegalInst, uint64(uint32(o.imm)))
 	default:

@@ -24,6 +24,7 @@ const (
 	formLR          // rd, (rs1)
 	formBase        // (rs1)
 	formFence2      // rs1, rs2
+	formFence       // fm, predecessors and successors, as the immediate
 	formRaw         // the bits themselves
 )
 
@@ -63,6 +64,7 @@ var forms = [...]struct {
 	formLR:     {fields: hasRd | hasRs1},
 	formBase:   {fields: hasRs1},
 	formFence2: {fields: hasRs1 | hasRs2},
+	formFence:  {0, getCSR, putCSR},
 	formRaw:    {0, func(raw uint32) int32 { return int32(raw) }, func(imm int32) uint32 { return uint32(imm) }},
 }
 

@@ -10,7 +10,7 @@
 // Invariants. Decode accepts every bit pattern: one that is no instruction of
 // this set becomes ILLEGAL, never a panic. The register numbers of an Inst are
 // below 32. Encode is the inverse of Decode up to bits that have no meaning
-// here (aq and rl of atomics, the fields of FENCE).
+// here (aq and rl of atomics, the reserved registers of FENCE).
 package isa
 
 // Inst is a decoded instruction. Fields that the operation does not have are
@@ -29,8 +29,9 @@ type Inst struct {
 	// Imm is the immediate, sign-extended where the instruction says so: an
 	// offset in bytes for loads, stores and jumps; the value to be added for
 	// LUI and AUIPC (low 12 bits zero); a shift amount; a CSR number, in which
-	// case the five-bit immediate of CSRRWI and its kin is in Rs1; and the
-	// instruction's own bits for ILLEGAL.
+	// case the five-bit immediate of CSRRWI and its kin is in Rs1; mode,
+	// predecessors and successors of FENCE; and the instruction's own bits for
+	// ILLEGAL.
 	Imm int32
 }
 

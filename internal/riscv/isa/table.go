@@ -62,7 +62,7 @@ var table = [NumOps]encoding{
 	SLLW:   {"sllw", formR, 0xfe00707f, 0x0000103b},
 	SRLW:   {"srlw", formR, 0xfe00707f, 0x0000503b},
 	SRAW:   {"sraw", formR, 0xfe00707f, 0x4000503b},
-	FENCE:  {"fence", formNone, 0x0000707f, 0x0000000f},
+	FENCE:  {"fence", formFence, 0x0000707f, 0x0000000f},
 	ECALL:  {"ecall", formNone, 0xffffffff, 0x00000073},
 	EBREAK: {"ebreak", formNone, 0xffffffff, 0x00100073},
 

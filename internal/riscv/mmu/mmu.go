@@ -15,6 +15,13 @@
 // An MMU is scratch: it belongs to whichever hart runs on it, holds nothing that
 // cannot be found again, and starts empty (Attach). It is used from one
 // goroutine at a time; there are no locks.
+//
+// Several harts of a machine translate and access memory in parallel. A page that
+// another one may read through its caches is not moved under it: the store, or
+// the update of a page-table entry, is Blocked, and has changed nothing. Whoever
+// runs the hart then stops the others, calls Unblock, and has the instruction
+// start over. What others changed comes to an MMU through its memory.View, in
+// Sync. Page-table entries are read and updated atomically.
 package mmu
 
 import (
@@ -53,6 +60,8 @@ const (
 	NoFault Fault = iota
 	PageFault
 	AccessFault
+	// Blocked is no fault of the guest, and must not become a trap.
+	Blocked
 )
 
 // Cause returns the exception that the fault raises for an access.
@@ -70,12 +79,17 @@ type MMU struct {
 	Loads, Stores *Bank[page.Page]
 	Space         uint64
 
+	// Moved counts the pages that were found to be elsewhere than they were.
+	Moved uint64
+
 	// Err is set when the host has no memory for a page of the guest. The
 	// access that met it reports AccessFault, and must not become a trap.
 	Err error
 
-	mem   *memory.Space
-	moves uint64 // mem.Moves when the banks were last known to be right
+	// IsBlocked tells that an access was Blocked, until Unblock.
+	IsBlocked bool
+
+	view *memory.View
 
 	satp  uint64
 	mode  hart.Mode
@@ -90,7 +104,7 @@ type MMU struct {
 
 // Attach makes m serve a hart, with empty caches.
 func (m *MMU) Attach(mem *memory.Space, h *hart.Hart) {
-	m.mem, m.Err = mem, nil
+	m.view, m.Err, m.IsBlocked = mem.View(h.ID), nil, false
 	m.satp = h.SATP()
 	m.mxr = h.Status&hart.StatusMXR != 0
 	m.Flush()
@@ -108,14 +122,36 @@ func (m *MMU) Flush() {
 	m.forgetPages()
 }
 
-// Sync empties all caches if pages moved behind the MMU's back, and reports
-// whether it did.
+// Sync forgets what became stale behind the MMU's back, and reports whether that
+// was everything.
 func (m *MMU) Sync() bool {
-	if m.mem.Moves() == m.moves {
+	stale, ok := m.view.Stale()
+	switch {
+	case !ok:
 		return false
+	case stale.All:
+		m.Flush()
+		return true
 	}
-	m.Flush()
-	return true
+	for _, from := range stale.Moved {
+		m.forget(from.GPA, from.Page)
+	}
+	for _, at := range stale.Guarded {
+		m.DropStores(at.Page)
+	}
+	return false
+}
+
+// View returns the hart's view of memory.
+func (m *MMU) View() *memory.View { return m.view }
+
+// Unblock makes room for the access that was Blocked. The error means that the
+// host has no memory for it.
+//
+// Preconditions: no hart of the machine executes.
+func (m *MMU) Unblock() error {
+	m.IsBlocked = false
+	return m.view.Move()
 }
 
 // Switch follows a change of the hart's mode, SUM or MXR.
@@ -215,9 +251,8 @@ func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
 	if f != NoFault {
 		return nil, 0, f
 	}
-	p = m.WritePage(gpa)
-	if m.Err != nil {
-		return nil, 0, AccessFault
+	if p, f = m.WritePage(gpa); f != NoFault {
+		return nil, 0, f
 	}
 	if p != nil {
 		*m.Stores.At(va) = Entry[page.Page]{va&pageMask | m.Space, p}

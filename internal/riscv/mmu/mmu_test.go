@@ -412,10 +412,23 @@ func TestMove(t *testing.T) {
 	if f.Sync() {
 		t.Error("the MMU does not know of its own move")
 	}
-	// A move by somebody else empties everything.
-	f.mem.PutUint64(ramBase+0x30_0000, 1)
+	// A move by somebody else is forgotten in Sync, and nothing but that.
+	const other = ramBase + 0x30_0000
+	f.mapPage(0x8000, other, 0, rwx)
+	f.fill(0x8000)
+	f.mem.PutUint64(other, 1)
+	if f.Sync() {
+		t.Error("a foreign move of one page emptied everything")
+	}
+	if f.cached(0x8000) || !f.cached(0x1000) {
+		t.Errorf("after a foreign move: the page cached %v, another %v", f.cached(0x8000), f.cached(0x1000))
+	}
+	if p, _, _ := f.FillLoad(0x8000); p[0] != 1 {
+		t.Error("a load does not see what was written to the page's new place")
+	}
+	f.mem.Invalidate()
 	if !f.Sync() || f.cached(0x1000) {
-		t.Error("a foreign move was not noticed")
+		t.Error("an invalidation left something")
 	}
 }
 

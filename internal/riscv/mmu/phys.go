@@ -19,7 +19,7 @@ func (m *MMU) physAt(gpa uint64) *physEntry { return &m.phys[gpa>>12&(physSize-1
 func (m *MMU) Page(gpa uint64) *page.Page {
 	e := m.physAt(gpa)
 	if tag := gpa&pageMask | 1; e.tag != tag {
-		p := m.mem.ReadPage(gpa)
+		p := m.view.ReadPage(gpa)
 		if p == nil {
 			return nil
 		}
@@ -28,38 +28,42 @@ func (m *MMU) Page(gpa uint64) *page.Page {
 	return e.page
 }
 
-// WritePage returns the page that holds gpa for writing, nil if it is not RAM
-// or the host has no memory for it (Err). If the page moves, whatever the
-// caches know of its old place is dropped.
-func (m *MMU) WritePage(gpa uint64) *page.Page {
+// WritePage returns the page that holds gpa for writing, nil if it is not RAM. If
+// the page moves, whatever the caches know of its old place is dropped. The fault
+// is Blocked, or AccessFault if the host has no memory for it (Err).
+func (m *MMU) WritePage(gpa uint64) (*page.Page, Fault) {
 	old := m.Page(gpa)
 	if old == nil {
-		return nil
+		return nil, NoFault
 	}
-	p, err := m.mem.WritePage(gpa)
-	if err != nil {
+	p, refused, err := m.view.WritePage(gpa)
+	switch {
+	case refused:
+		m.IsBlocked = true
+		return nil, Blocked
+	case err != nil:
 		m.Err = err
-		return nil
+		return nil, AccessFault
 	}
 	if p != old {
+		m.forget(gpa, old)
 		*m.physAt(gpa) = physEntry{gpa&pageMask | 1, p}
-		for i := range m.loads {
-			m.loads[i].DropTarget(old)
-		}
-		m.moves++ // the one move that this MMU knows of
 	}
-	return p
+	return p, NoFault
+}
+
+// forget drops what the caches know of the page of gpa when it was at old.
+func (m *MMU) forget(gpa uint64, old *page.Page) {
+	m.Moved++
+	if e := m.physAt(gpa); e.tag == gpa&pageMask|1 {
+		*e = physEntry{}
+	}
+	for i := range m.loads {
+		m.loads[i].DropTarget(old)
+	}
 }
 
 func (m *MMU) forgetPages() {
 	clear(m.phys[:])
-	m.moves = m.mem.Moves()
-}
-
-func (m *MMU) readPTE(at uint64) (uint64, bool) {
-	p := m.Page(at)
-	if p == nil {
-		return 0, false
-	}
-	return *word(p, at), true
+	m.view.Reset()
 }

@@ -34,6 +34,21 @@ func (m *MMU) Translate(va uint64, a Access) (gpa uint64, f Fault) {
 	if int64(va)>>38 != int64(va)>>63 {
 		return 0, PageFault
 	}
+	for range maxWalks {
+		gpa, changed, f := m.walk(va, a)
+		if !changed {
+			return gpa, f
+		}
+	}
+	return 0, PageFault
+}
+
+// maxWalks bounds how often a walk starts over because another hart changes the
+// entry under it. A guest that is denied the page looks and tries again.
+const maxWalks = 64
+
+// walk is steps 1 to 10 of priv 12.3.2; changed has the walk start over.
+func (m *MMU) walk(va uint64, a Access) (gpa uint64, changed bool, f Fault) {
 	table := hart.RootTable(m.satp)
 	global := false
 	for level := levels - 1; level >= 0; level-- {
@@ -41,44 +56,44 @@ func (m *MMU) Translate(va uint64, a Access) (gpa uint64, f Fault) {
 		at := table + va>>shift&0x1ff*8
 		pte, ok := m.readPTE(at)
 		if !ok {
-			return 0, AccessFault // priv 12.3.2 step 2
+			return 0, false, AccessFault // priv 12.3.2 step 2
 		}
 		// priv 12.3.2 step 3: not valid, or a reserved combination.
 		if pte&pteV == 0 || pte&(pteR|pteW) == pteW || pte&pteReserved != 0 {
-			return 0, PageFault
+			return 0, false, PageFault
 		}
 		global = global || pte&pteG != 0
 		if pte&(pteR|pteW|pteX) == 0 {
 			// priv 12.3.2 step 4: a pointer to the next level, in which D, A
 			// and U are reserved.
 			if pte&(pteD|pteA|pteU) != 0 {
-				return 0, PageFault
+				return 0, false, PageFault
 			}
 			table = pte & ptePPN << 2
 			continue
 		}
 		return m.leaf(va, a, at, pte, level, global)
 	}
-	return 0, PageFault // priv 12.3.2 step 4: no level is left
+	return 0, false, PageFault // priv 12.3.2 step 4: no level is left
 }
 
 // leaf is steps 5 to 10 of priv 12.3.2.
-func (m *MMU) leaf(va uint64, a Access, at, pte uint64, level int, global bool) (gpa uint64, f Fault) {
+func (m *MMU) leaf(va uint64, a Access, at, pte uint64, level int, global bool) (gpa uint64, changed bool, f Fault) {
 	if !m.permitted(pte, a) {
-		return 0, PageFault
+		return 0, false, PageFault
 	}
 	offset := uint64(1)<<(12+9*level) - 1
 	base := pte & ptePPN << 2
 	if base&offset != 0 {
-		return 0, PageFault // a large page that is not aligned
+		return 0, false, PageFault // a large page that is not aligned
 	}
 	need := pteA
 	if a == Store {
 		need |= pteD
 	}
 	if pte&need != need {
-		if f := m.updatePTE(at, pte, pte|need); f != NoFault {
-			return 0, f
+		if changed, f := m.updatePTE(at, pte, pte|need); changed || f != NoFault {
+			return 0, changed, f
 		}
 	}
 	if level > 0 {
@@ -87,7 +102,7 @@ func (m *MMU) leaf(va uint64, a Access, at, pte uint64, level int, global bool) 
 	if !global && m.class != classUser {
 		m.local = true
 	}
-	return base | va&offset, NoFault
+	return base | va&offset, false, NoFault
 }
 
 // permitted is priv 12.3.2 step 5: the leaf's permission bits, SUM and MXR.

@@ -13,16 +13,24 @@ func word(p *page.Page, gpa uint64) *uint64 {
 	return (*uint64)(unsafe.Add(unsafe.Pointer(p), gpa&(pageSize-8)))
 }
 
-// updatePTE sets bits of a page-table entry unless it has changed since it was
-// read; the guest's instruction then starts over with the new one
-// (priv 12.3.2 step 9).
-func (m *MMU) updatePTE(at, old, pte uint64) Fault {
-	p := m.WritePage(at)
+// readPTE reads a page-table entry; ok is false if there is no RAM.
+func (m *MMU) readPTE(at uint64) (pte uint64, ok bool) {
+	p := m.Page(at)
 	if p == nil {
-		return AccessFault
+		return 0, false
 	}
-	if !atomic.CompareAndSwapUint64(word(p, at), old, pte) {
-		return PageFault
+	return atomic.LoadUint64(word(p, at)), true
+}
+
+// updatePTE sets bits of a page-table entry; changed tells that it is not any
+// more what was read, which has the walk start over (priv 12.3.2 step 9).
+func (m *MMU) updatePTE(at, old, pte uint64) (changed bool, f Fault) {
+	p, f := m.WritePage(at)
+	switch {
+	case f != NoFault:
+		return false, f
+	case p == nil:
+		return false, AccessFault
 	}
-	return NoFault
+	return !atomic.CompareAndSwapUint64(word(p, at), old, pte), NoFault
 }

@@ -2,8 +2,9 @@
 // machine mode on real hardware (SBI 2.0: base, TIME, IPI, RFENCE, HSM, SRST,
 // DBCN, and the legacy putchar).
 //
-// It acts on the harts of one machine and on what its Host offers. Calls are
-// made by one hart at a time while no other executes; there are no locks.
+// It acts on the hart that calls and on what its Host offers: other harts may be
+// executing, and are only asked for things. Calls are made by one hart at a time;
+// there are no locks.
 package sbi
 
 import (
@@ -37,20 +38,31 @@ type Fence struct {
 	HasASID bool
 }
 
-// Host is what the machine does for its firmware.
+// Host is what the machine does for its firmware. What it is asked for takes
+// effect on the harts named soon, and in any case before the next instruction of
+// one that waits or is stopped.
 type Host interface {
-	// Wake tells that the hart may have left WFI or been started.
-	Wake(id int)
-	// Fence has the hart execute the fence before its next instruction.
-	Fence(id int, f Fence)
+	// Interrupt raises the hart's software interrupt.
+	Interrupt(id int)
+	// Start has a stopped hart start at entry; see hart.Start.
+	Start(id int, entry, opaque uint64)
+	// Fence returns when none of the harts, given as bits, executes another
+	// instruction before the fence.
+	Fence(harts uint64, f Fence)
 }
+
+// maxHarts is how many harts fit into a set of them.
+const maxHarts = 64
 
 // SBI is the firmware of one machine.
 type SBI struct {
 	Memory  *memory.Space
 	Console io.Writer // may be nil
-	Harts   []*hart.Hart
 	Host    Host
+
+	// Stopped tells for each hart whether it is stopped, as hart_start and
+	// hart_stop see it; a hart may be a little behind.
+	Stopped []bool
 }
 
 // Extension numbers.
@@ -111,10 +123,11 @@ func (s *SBI) dispatch(h *hart.Hart, ext, fn uint64, a [6]uint64) (value uint64,
 		if fn != 0 {
 			return 0, notSupported, Continue
 		}
-		st = s.each(a[0], a[1], func(id int) {
-			s.Harts[id].SetSoftware(true)
-			s.Host.Wake(id)
-		})
+		var harts uint64
+		harts, st = s.harts(a[0], a[1])
+		for ; harts != 0; harts &= harts - 1 {
+			s.Host.Interrupt(bits.TrailingZeros64(harts))
+		}
 	case extRFence:
 		st = s.remoteFence(fn, a)
 	case extHSM:
@@ -151,22 +164,19 @@ func base(fn, arg uint64) (uint64, status) {
 	return 0, notSupported
 }
 
-// each calls fn for the harts of a mask, all of which must exist (sbi 3.1).
-func (s *SBI) each(mask, first uint64, fn func(id int)) status {
+// harts returns the harts of a mask, all of which must exist (sbi 3.1).
+func (s *SBI) harts(mask, first uint64) (uint64, status) {
+	n := uint64(len(s.Stopped))
 	if first == ^uint64(0) {
-		for id := range s.Harts {
-			fn(id)
-		}
-		return success
+		return ^uint64(0) >> (maxHarts - n), success
 	}
-	n := uint64(len(s.Harts))
 	if mask != 0 && (first >= n || first+uint64(bits.Len64(mask)) > n) {
-		return invalidParam
+		return 0, invalidParam
 	}
-	for m := mask; m != 0; m &= m - 1 {
-		fn(int(first) + bits.TrailingZeros64(m))
+	if mask == 0 {
+		return 0, success
 	}
-	return success
+	return mask << first, success
 }
 
 // remoteFence is RFENCE (sbi 8).
@@ -187,7 +197,11 @@ func (s *SBI) remoteFence(fn uint64, a [6]uint64) status {
 	if f.Start+f.Size < f.Start {
 		return invalidAddress
 	}
-	return s.each(a[0], a[1], func(id int) { s.Host.Fence(id, f) })
+	harts, st := s.harts(a[0], a[1])
+	if harts != 0 {
+		s.Host.Fence(harts, f)
+	}
+	return st
 }
 
 // hartState is HSM (sbi 9).
@@ -196,21 +210,15 @@ func (s *SBI) hartState(h *hart.Hart, fn uint64, a [6]uint64) (value uint64, st 
 	case 0:
 		return 0, s.startHart(a[0], a[1], a[2]), Continue
 	case 1:
-		h.Power = hart.Stopped
+		s.Stopped[h.ID] = true
 		return 0, success, Stop
 	case 2:
-		if a[0] >= uint64(len(s.Harts)) {
+		if a[0] >= uint64(len(s.Stopped)) {
 			return 0, invalidParam, Continue
-		}
-		switch s.Harts[a[0]].Power {
-		case hart.Started:
-			return 0, success, Continue
-		case hart.Stopped:
-			return 1, success, Continue
 		}
 		// A hart in WFI is started as far as software can tell, and a hart
 		// suspended through fn 3 is the same here.
-		return 0, success, Continue
+		return truth(s.Stopped[a[0]]), success, Continue
 	case 3:
 		if a[0] != 0 { // only the default retentive suspension
 			return 0, invalidParam, Continue
@@ -220,19 +228,25 @@ func (s *SBI) hartState(h *hart.Hart, fn uint64, a [6]uint64) (value uint64, st 
 	return 0, notSupported, Continue
 }
 
+func truth(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func (s *SBI) startHart(id, entry, opaque uint64) status {
-	if id >= uint64(len(s.Harts)) {
+	if id >= uint64(len(s.Stopped)) {
 		return invalidParam
 	}
-	h := s.Harts[id]
-	if h.Power != hart.Stopped {
+	if !s.Stopped[id] {
 		return alreadyAvailable
 	}
 	if entry%2 != 0 || s.Memory.Check(entry, 2) != nil {
 		return invalidAddress
 	}
-	h.Start(entry, opaque)
-	s.Host.Wake(int(id))
+	s.Stopped[id] = false
+	s.Host.Start(int(id), entry, opaque)
 	return success
 }
 

@@ -15,14 +15,27 @@ const ram = 0x8000_0000
 
 // host records what it is asked for.
 type host struct {
-	woken  []int
-	fences map[int][]Fence
+	interrupted []int
+	started     []start
+	fences      map[uint64][]Fence // by set of harts
 }
 
-func (h *host) Wake(id int)           { h.woken = append(h.woken, id) }
-func (h *host) Fence(id int, f Fence) { h.fences[id] = append(h.fences[id], f) }
+type start struct {
+	id            int
+	entry, opaque uint64
+}
 
-func newSBI(t testing.TB, harts int) (*SBI, *host, *bytes.Buffer) {
+func (h *host) Interrupt(id int)               { h.interrupted = append(h.interrupted, id) }
+func (h *host) Fence(harts uint64, f Fence)    { h.fences[harts] = append(h.fences[harts], f) }
+func (h *host) Start(id int, entry, op uint64) { h.started = append(h.started, start{id, entry, op}) }
+
+// fixture is a firmware and the hart 0 that calls it, the only one that runs.
+type fixture struct {
+	*SBI
+	hart *hart.Hart
+}
+
+func newSBI(t testing.TB, harts int) (fixture, *host, *bytes.Buffer) {
 	stack := page.NewStack(16)
 	overlay := page.NewOverlay(stack, page.NewArena(), 0)
 	stack.Release()
@@ -31,18 +44,17 @@ func newSBI(t testing.TB, harts int) (*SBI, *host, *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, console := &host{fences: make(map[int][]Fence)}, new(bytes.Buffer)
-	s := &SBI{Memory: mem, Console: console, Host: h}
+	h, console := &host{fences: make(map[uint64][]Fence)}, new(bytes.Buffer)
+	s := &SBI{Memory: mem, Console: console, Host: h, Stopped: make([]bool, harts)}
 	for id := range harts {
-		s.Harts = append(s.Harts, hart.New(id, func() uint64 { return 100 }))
+		s.Stopped[id] = id > 0
 	}
-	s.Harts[0].Start(ram, 0)
-	return s, h, console
+	return fixture{s, hart.New(0, func() uint64 { return 100 })}, h, console
 }
 
 // call makes a call from hart 0.
-func call(s *SBI, ext, fn uint64, args ...uint64) (st status, value uint64, out Outcome) {
-	h := s.Harts[0]
+func call(s fixture, ext, fn uint64, args ...uint64) (st status, value uint64, out Outcome) {
+	h := s.hart
 	clear(h.X[10:18])
 	copy(h.X[10:], args)
 	h.X[16], h.X[17] = fn, ext
@@ -72,7 +84,7 @@ func TestNotSupported(t *testing.T) {
 			t.Errorf("extension %#x function 77: status %d, value %d, outcome %d", ext, st, v, out)
 		}
 	}
-	if len(h.woken)+len(h.fences)+console.Len() != 0 {
+	if len(h.interrupted)+len(h.started)+len(h.fences)+console.Len() != 0 {
 		t.Error("something was done")
 	}
 }
@@ -121,7 +133,7 @@ func (failing) Write([]byte) (int, error) { return 0, errors.New("full") }
 
 func TestTimer(t *testing.T) {
 	s, _, _ := newSBI(t, 1)
-	h := s.Harts[0]
+	h := s.hart
 	h.WriteCSR(hart.CSRSie, hart.TimerInterrupt)
 	if call(s, extTime, 0, 101); h.Wake() {
 		t.Error("pending before its time")
@@ -150,8 +162,8 @@ func TestMasks(t *testing.T) {
 	} {
 		s, h, _ := newSBI(t, 3)
 		st, _, _ := call(s, extIPI, 0, test.mask, test.first)
-		if st != test.status || !slices.Equal(h.woken, test.want) {
-			t.Errorf("%s: status %d, woke %v, want %d and %v", name, st, h.woken, test.status, test.want)
+		if st != test.status || !slices.Equal(h.interrupted, test.want) {
+			t.Errorf("%s: status %d, interrupted %v, want %d and %v", name, st, h.interrupted, test.status, test.want)
 		}
 	}
 }
@@ -178,10 +190,10 @@ func TestRemoteFence(t *testing.T) {
 		if st != test.status {
 			t.Errorf("%s: status %d, want %d", name, st, test.status)
 		}
-		if got := h.fences[1]; test.status == success && (len(got) != 1 || got[0] != test.want) {
+		if got := h.fences[2]; test.status == success && (len(got) != 1 || got[0] != test.want) {
 			t.Errorf("%s: hart 1 got %+v, want %+v", name, got, test.want)
-		} else if test.status != success && len(got) != 0 {
-			t.Errorf("%s: refused, but hart 1 got %+v", name, got)
+		} else if test.status != success && len(h.fences) != 0 {
+			t.Errorf("%s: refused, but harts got %+v", name, h.fences)
 		}
 	}
 }
@@ -211,12 +223,11 @@ func TestHartState(t *testing.T) {
 			t.Errorf("%s: status %d, want %d", name, st, test.status)
 		}
 	}
-	if st, _, _ := call(s, extHSM, 0, 1, ram+0x100, 9); st != success || !slices.Equal(h.woken, []int{1}) {
-		t.Fatalf("status %d, woke %v", st, h.woken)
+	if st, _, _ := call(s, extHSM, 0, 1, ram+0x100, 9); st != success || !slices.Equal(h.started, []start{{1, ram + 0x100, 9}}) {
+		t.Fatalf("status %d, started %+v", st, h.started)
 	}
-	one := s.Harts[1]
-	if one.PC != ram+0x100 || one.X[10] != 1 || one.X[11] != 9 || one.Power != hart.Started || one.SATP() != 0 || one.Mode != hart.Supervisor {
-		t.Errorf("hart 1 starts as %+v", one)
+	if state(1) != 0 {
+		t.Errorf("hart 1 is in state %d", state(1))
 	}
 	if st, _, _ := call(s, extHSM, 0, 1, ram, 0); st != alreadyAvailable {
 		t.Errorf("starting it again: status %d", st)
@@ -227,8 +238,8 @@ func TestHartState(t *testing.T) {
 	if st, _, out := call(s, extHSM, 3, 0x8000_0000); st != invalidParam || out != Continue {
 		t.Errorf("suspension that loses state: status %d, outcome %d", st, out)
 	}
-	if _, _, out := call(s, extHSM, 1); out != Stop || s.Harts[0].Power != hart.Stopped {
-		t.Errorf("stop: outcome %d", out)
+	if _, _, out := call(s, extHSM, 1); out != Stop || state(0) != 1 {
+		t.Errorf("stop: outcome %d, state %d", out, state(0))
 	}
 }
 
@@ -255,7 +266,7 @@ func FuzzCall(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ext, fn, a, b, c, d uint64) {
 		s, _, _ := newSBI(t, 3)
 		call(s, ext, fn, a, b, c, d)
-		if s.Harts[0].X[0] != 0 {
+		if s.hart.X[0] != 0 {
 			t.Fatal("x0 was written")
 		}
 	})

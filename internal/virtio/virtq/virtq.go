@@ -241,8 +241,8 @@ func (q *Queue) Push(c *Chain, written int) error {
 		return fmt.Errorf("writing the used ring: %w", err)
 	}
 	q.done++
-	binary.LittleEndian.PutUint16(b[0:], q.done)
-	if err := q.mem.Write(q.Used+2, b[:2]); err != nil {
+	// In one piece: the driver may be looking.
+	if err := q.mem.PutUint16(q.Used+2, q.done); err != nil {
 		return fmt.Errorf("writing the used ring: %w", err)
 	}
 	return nil

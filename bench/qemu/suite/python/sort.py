@@ -1,8 +1,7 @@
-# Sort a million integers.
+# Sort a million integers. What is printed costs little next to the sort.
 import array
-import hashlib
 import random
 
 values = array.array("q", random.Random(1).randbytes(8_000_000)).tolist()
 values.sort()
-print(hashlib.sha256(array.array("q", values).tobytes()).hexdigest())
+print(values[::50_000], sum(values))

@@ -1,0 +1,17 @@
+package interp
+
+import "sync/atomic"
+
+// strongOrder tells that the host keeps loads and stores in order, but for loads
+// that overtake earlier stores.
+const strongOrder = true
+
+// Parallel tells that this host's memory model is as strong as RISC-V's, so that
+// several harts may execute in parallel.
+const Parallel = true
+
+// fence is a full memory barrier: any locked operation is one.
+func fence() {
+	var word uint32
+	atomic.SwapUint32(&word, 1)
+}

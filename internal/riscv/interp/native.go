@@ -1,0 +1,182 @@
+package interp
+
+import (
+	"sync/atomic"
+
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/jit"
+	"github.com/forkd-dev/forkd/internal/riscv/mmu"
+)
+
+// Native code (package jit) executes what is executed often. The dispatcher
+// below chooses: at each place where control may enter native code it does, or
+// has the place translated, or has the reference semantics execute a few
+// instructions. Both give the same results to the instruction.
+
+// patience is how often control comes to a place before it is translated.
+const patience = 1
+
+// patch is how many instructions are interpreted where there is no code yet.
+const patch = 64
+
+// noPages is what the run loop finds pages in when there is native code: none,
+// so that it returns to the dispatcher when control leaves a page.
+var noPages mmu.Bank[Code]
+
+// translation is the native code of a decoded page, and where it comes from.
+type translation struct {
+	source  *page.Page
+	written atomic.Bool // source has been written since it was decoded
+	code    atomic.Pointer[jit.Page]
+}
+
+// dispatch is resume with native code.
+func (c *CPU) dispatch(n int) (int, Event) {
+	for n > 0 {
+		if !c.locate(c.h.PC) {
+			return c.except(n - 1)
+		}
+		if p := c.nativePage(); p != nil {
+			var event Event
+			var on bool
+			if n, event, on = c.runNative(p, n); !on {
+				return n, event
+			}
+			continue
+		}
+		left, event, on := c.part(n, patch)
+		if !on {
+			return left, event
+		}
+		n = left
+	}
+	return n, Budget
+}
+
+// part interprets at most limit of n instructions.
+func (c *CPU) part(n, limit int) (left int, event Event, on bool) {
+	if !c.locate(c.h.PC) {
+		left, event = c.except(n - 1)
+		return left, event, false
+	}
+	return c.partIn(n, limit)
+}
+
+// partIn is part in the current page.
+func (c *CPU) partIn(n, limit int) (left int, event Event, on bool) {
+	limit = min(limit, n)
+	rest := n - limit
+	c.end -= uint64(rest)
+	left, event, on = c.interpret(limit)
+	c.end += uint64(rest)
+	return left + rest, event, on
+}
+
+// nativePage returns the code of the current page if it has some for the hart's
+// PC, or can be made to.
+func (c *CPU) nativePage() *jit.Page {
+	t, off := &c.text.native, uint16(c.h.PC&offsetMask)
+	p := t.code.Load()
+	if !c.native.Usable(p) {
+		p = nil
+	} else if c.native.Has(p, off) {
+		return p
+	}
+	if t.written.Load() || off == page.Size-2 {
+		return nil
+	}
+	p, blocks, err := c.codes.shared.native.Translate(t.source, p, off)
+	if err != nil {
+		return nil
+	}
+	c.codes.Translated.Add(uint64(blocks))
+	t.code.Store(p)
+	c.native.Sync()
+	return p
+}
+
+// runNative executes native code, and what it leaves to the reference semantics,
+// as long as it goes on.
+func (c *CPU) runNative(p *jit.Page, n int) (int, Event, bool) {
+	stop, n := c.native.Enter(p, n)
+	for {
+		switch stop {
+		case jit.Elsewhere:
+			return n, Budget, true
+		case jit.Spent:
+			return c.part(n, n)
+		}
+		if c.refill() {
+			stop, n = c.native.Retry(n)
+			continue
+		}
+		left, event, on := c.exactly(n, c.native.Slow())
+		n = left
+		if !on {
+			return n, event, false
+		}
+		if !c.native.Resumable(n) {
+			return n, Budget, true
+		}
+		stop, n = c.native.Resume(n)
+	}
+}
+
+// refill enters the page that native code misses in the TLB, if that is what it
+// stopped for and the page is RAM that the hart may access. Else the instruction
+// has to be executed to see what comes of it.
+func (c *CPU) refill() bool {
+	miss, ok := c.native.Miss()
+	if !ok {
+		return false
+	}
+	fill, moved := c.m.FillLoad, c.m.Moved
+	if miss.Store {
+		fill = c.m.FillStore
+	}
+	p, _, f := fill(miss.VA)
+	return f == mmu.NoFault && p != nil && !(miss.Pinned && c.m.Moved != moved)
+}
+
+// exactly is part without the one more that fused ops may execute.
+func (c *CPU) exactly(n, limit int) (left int, event Event, on bool) {
+	if !c.locate(c.h.PC) {
+		left, event = c.except(n - 1)
+		return left, event, false
+	}
+	if limit == 1 || n == 1 {
+		return c.one(n)
+	}
+	left, event, on = c.partIn(n, limit-1)
+	if !on || left == 0 || n-left >= limit || !c.native.Last(c.h.PC) || !c.locate(c.h.PC) {
+		return left, event, on
+	}
+	return c.one(left)
+}
+
+// one executes one instruction, in the current page. Alone in a page, its op
+// is not fused with anything.
+func (c *CPU) one(n int) (left int, event Event, on bool) {
+	text, slot := c.text, c.h.PC&offsetMask/2
+	c.cross.ops[slot] = text.ops[slot].plain()
+	c.text = &c.cross
+	left, event, on = c.partIn(n, 1)
+	c.cross.ops[slot] = op{}
+	c.text = text
+	return left, event, on
+}
+
+// attachNative gives c what native code runs on, or takes it away.
+func (c *CPU) attachNative(cache *jit.Cache) {
+	if cache == nil {
+		c.native = nil
+		return
+	}
+	if c.native == nil {
+		c.native = new(jit.Context)
+	}
+	if c.m.View().Shared() {
+		cache.SetParallel()
+	}
+	c.native.Attach(cache, c.h)
+}

@@ -1,0 +1,107 @@
+//go:build linux && amd64
+
+package jit
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/riscv/jit/amd64"
+)
+
+const minArena = 1 << 20
+
+// arena is memory for code, mapped once for writing and once for execution. It
+// begins with the code that all regions share.
+type arena struct {
+	writable, executable []byte
+	used                 int // bytes; guarded by Cache.mu
+	parallel             bool
+
+	start uintptr // enters native code
+	leave uintptr // returns to Go, with the site in ECX
+	miss  uintptr // returns to Go, with the address to go on at in RAX
+}
+
+func newArena(size int, parallel bool) (*arena, error) {
+	fd, err := unix.MemfdCreate("forkd-code", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if err != nil {
+		// The flag is newer than some kernels.
+		fd, err = unix.MemfdCreate("forkd-code", unix.MFD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, fmt.Errorf("ftruncate: %w", err)
+	}
+	w, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	x, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_SHARED)
+	if err != nil {
+		unix.Munmap(w)
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	a := &arena{writable: w, executable: x, parallel: parallel}
+	a.prologue()
+	runtime.AddCleanup(a, func(m [2][]byte) {
+		unix.Munmap(m[0])
+		unix.Munmap(m[1])
+	}, [2][]byte{w, x})
+	return a, nil
+}
+
+// address returns where the code at an offset runs.
+func (a *arena) address(off uint32) uintptr { return addressOf(a.executable) + uintptr(off) }
+
+// free returns the memory for the next region, and next where it will run.
+func (a *arena) free() []byte  { return a.writable[a.used:a.used:len(a.writable)] }
+func (a *arena) next() uintptr { return a.address(uint32(a.used)) }
+
+// prologue emits what regions share. A table's zero leads to offset zero.
+func (a *arena) prologue() {
+	var t amd64.Asm
+	t.Reset(a.free(), a.next())
+	miss, leave, start := t.NewLabel(), t.NewLabel(), t.NewLabel()
+
+	t.Bind(miss)
+	t.MovMR(amd64.W64, amd64.At(cx, offPC), amd64.RAX)
+	t.MovRI(amd64.RCX, 0)
+
+	t.Bind(leave)
+	for r, h := range pinned {
+		if isPinned(uint8(r)) {
+			t.MovMR(amd64.W64, x(uint8(r)), h)
+		}
+	}
+	t.MovMR(amd64.W32, amd64.At(cx, offExit), amd64.RCX)
+	t.MovMR(amd64.W64, amd64.At(cx, offLeft), nr)
+	t.Stmxcsr(amd64.At(cx, offMXCSR))
+	t.Ret()
+
+	t.Bind(start)
+	t.MovRM(amd64.W64, hp, amd64.At(cx, offHart))
+	t.ALURI(amd64.ADD, amd64.W64, hp, bias)
+	t.Ldmxcsr(amd64.At(cx, offMXCSR))
+	t.MovRM(amd64.W64, nr, amd64.At(cx, offLeft))
+	for r, h := range pinned {
+		if isPinned(uint8(r)) {
+			t.MovRM(amd64.W64, h, x(uint8(r)))
+		}
+	}
+	t.MovRM(amd64.W64, gp, amd64.At(cx, offKept))
+	t.JmpM(amd64.At(cx, offTarget))
+
+	if err := t.Finish(); err != nil || t.Overflow() {
+		panic("BUG: the shared code does not fit its arena")
+	}
+	a.miss = a.address(uint32(t.Offset(miss)))
+	a.leave = a.address(uint32(t.Offset(leave)))
+	a.start = a.address(uint32(t.Offset(start)))
+	a.used = (t.Len() + codeAlign - 1) &^ (codeAlign - 1)
+}

@@ -1,0 +1,130 @@
+//go:build linux && amd64
+
+package jit
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// Supported reports whether this host can execute what the package makes.
+func Supported() bool {
+	return cpu.X86.HasBMI1 && cpu.X86.HasBMI2 && cpu.X86.HasFMA && cpu.X86.HasPOPCNT && hasLZCNT()
+}
+
+// Cache holds the code of all machines that share it. It is safe for concurrent
+// use.
+//
+// Code goes into an arena until that is full; then a new one begins and the old
+// one goes when nothing runs in it any more.
+type Cache struct {
+	size int // of an arena, in bytes
+
+	arena atomic.Pointer[arena] // the present one; nil until first used
+
+	mu       sync.Mutex
+	tr       translator // guarded by mu
+	parallel bool       // guarded by mu
+}
+
+// NewCache returns a cache whose code takes at most about size bytes, twice
+// that for the moments when an arena is replaced.
+func NewCache(size int) *Cache { return &Cache{size: max(size, minArena)} }
+
+// Bytes returns how much memory the present code takes.
+func (c *Cache) Bytes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a := c.arena.Load(); a != nil {
+		return a.used
+	}
+	return 0
+}
+
+// SetParallel makes the code that is translated from now on order its memory
+// accesses for machines with several vCPUs. It must be called before any code of
+// such a machine runs.
+func (c *Cache) SetParallel() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.parallel {
+		c.parallel = true
+		c.arena.Store(nil)
+	}
+}
+
+// Table has the entry for each halfword of a page: the offset of its code in the
+// arena, or zero, which leads back to Go.
+type Table [page.Size / 2]uint32
+
+// Page is the code of one page.
+type Page struct {
+	arena *arena // where the code lies
+	table *Table
+}
+
+// entry returns where the code for the instruction at off begins.
+func (p *Page) entry(off uint16) uint32 { return atomic.LoadUint32(&p.table[off/2]) }
+
+// has reports whether there is code for the instruction at off.
+func (p *Page) has(off uint16) bool { return p.entry(off) != 0 }
+
+var errFull = errors.New("the arena for code is full")
+
+// Translate translates what is reached from the instruction at the offset off of
+// p, whose contents must not change meanwhile. native is the page's code so far,
+// nil if there is none; the code of the page after is returned, and how many basic
+// blocks are new in it. An error means that the host has no memory for code.
+func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, blocks int, _ error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range 2 {
+		a := c.arena.Load()
+		if a == nil {
+			var err error
+			if a, err = newArena(c.size, c.parallel); err != nil {
+				return nil, 0, fmt.Errorf("making room for native code: %w", err)
+			}
+			c.arena.Store(a)
+		}
+		if native == nil || native.arena != a {
+			native = &Page{arena: a, table: new(Table)}
+		}
+		err := c.tr.translate(a, p, native, off)
+		if err == nil {
+			return native, c.tr.publish(native), nil
+		}
+		if !errors.Is(err, errFull) {
+			panic("BUG: translating: " + err.Error())
+		}
+		c.arena.Store(nil)
+	}
+	return nil, 0, errFull
+}
+
+// publish makes the translated region's entries known and returns how many blocks
+// it has.
+func (t *translator) publish(native *Page) (blocks int) {
+	base := t.arena.used
+	t.arena.used = (base + t.size + codeAlign - 1) &^ (codeAlign - 1)
+	for i := range t.seq {
+		in := &t.seq[i]
+		if in.start {
+			blocks++
+		}
+		if in.entry {
+			atomic.StoreUint32(&native.table[in.off/2], uint32(base+t.Offset(in.label)))
+		}
+	}
+	return blocks
+}
+
+// codeAlign keeps regions apart, so that no cache line holds code that has been
+// executed and code that is yet to be written.
+const codeAlign = 64

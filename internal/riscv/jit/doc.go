@@ -1,0 +1,26 @@
+// Package jit translates pages of RISC-V code to machine code of the host. It
+// exists for amd64 on Linux; elsewhere Supported is false and nothing else here
+// may be used.
+//
+// What is translated is a region: the instructions of one page that control can
+// reach from an entry through branches and direct jumps inside the page. Nine
+// guest registers live in host registers everywhere, the others in memory, so
+// that blocks have no state at their borders and any of them can lead to any
+// other. A page has a table of entries; jumps to other pages, and to what was
+// not translated yet, go through such tables. Code never changes once it is
+// published, and is shared by all machines whose page has the same contents.
+//
+// Loads and stores look into the TLB of package mmu; a run of accesses through
+// one base register looks once. Whatever native code cannot do, from a TLB miss
+// to a system instruction, it returns to its caller, which has the reference
+// semantics execute the instruction and resumes behind it.
+//
+// Invariants. Native code touches the Context, the hart, the banks, and the pages
+// that the banks lead to; it never stores a Go pointer, never uses the stack, and
+// never runs longer than its budget of instructions allows: every block charges
+// for its instructions before it executes them, so that on return the count is
+// exact. Memory that holds code is mapped twice, once writable and once
+// executable.
+//
+// Lock order: Cache.mu is a leaf.
+package jit

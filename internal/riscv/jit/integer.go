@@ -1,0 +1,427 @@
+//go:build linux && amd64
+
+package jit
+
+import (
+	"github.com/forkd-dev/forkd/internal/riscv/isa"
+	"github.com/forkd-dev/forkd/internal/riscv/jit/amd64"
+)
+
+// plain emits an instruction that does not jump.
+func (t *translator) plain(in *inst) {
+	op := in.Op
+	if a := accesses[op]; a.width != 0 {
+		t.memory(in, a)
+		return
+	}
+	switch {
+	case leftToGo(op):
+		t.Jmp(t.slow())
+	case op >= isa.LR_W && op <= isa.AMOMAXU_D:
+		t.atomic(in)
+	case op >= isa.FMADD_S && op <= isa.FCVT_S_D:
+		t.floating(in)
+	case op == isa.CBO_ZERO:
+		t.zeroBlock(in)
+	case op == isa.FENCE:
+		switch {
+		case !t.arena.parallel:
+		case in.IsPause():
+			t.Jmp(t.slow())
+		case in.StoreLoad():
+			t.Mfence()
+		}
+	case in.Rd != 0: // all others do nothing but write rd
+		t.integer(in)
+	}
+}
+
+// integer emits an operation that writes rd, which is not x0.
+func (t *translator) integer(in *inst) {
+	switch op := in.Op; op {
+	case isa.LUI:
+		if isPinned(in.Rd) {
+			t.MovRI(pinned[in.Rd], int64(in.Imm))
+		} else {
+			t.MovMI(amd64.W64, x(in.Rd), in.Imm)
+		}
+	case isa.AUIPC:
+		d := dest(in.Rd, t0)
+		t.MovRM(amd64.W64, d, amd64.At(cx, offBase))
+		t.ALURI(amd64.ADD, amd64.W64, d, int32(in.off)+in.Imm)
+		t.write(in.Rd, d)
+	case isa.ADDI:
+		t.addImmediate(in)
+	case isa.ANDI, isa.ORI, isa.XORI:
+		t.immediate(in, map[isa.Op]amd64.ALU{isa.ANDI: amd64.AND, isa.ORI: amd64.OR, isa.XORI: amd64.XOR}[op])
+	case isa.ADDIW:
+		d := dest(in.Rd, t0)
+		t.sum32(d, in.Rs1, in.Imm)
+		t.MovSX(amd64.W32, d, d)
+		t.write(in.Rd, d)
+	case isa.SLTI, isa.SLTIU:
+		t.ALURI(amd64.CMP, amd64.W64, t.read(in.Rs1, t0), in.Imm)
+		t.set(in, map[isa.Op]amd64.Cond{isa.SLTI: amd64.L, isa.SLTIU: amd64.B}[op])
+	case isa.SLT:
+		t.compare(in.Rs1, in.Rs2)
+		t.set(in, amd64.L)
+	case isa.SLTU:
+		t.with(amd64.CMP, amd64.W64, t.read(in.Rs1, t0), in.Rs2)
+		t.set(in, amd64.B)
+	case isa.ADD, isa.ADDW:
+		t.binary(in, amd64.ADD, op == isa.ADDW)
+	case isa.SUB, isa.SUBW:
+		t.binary(in, amd64.SUB, op == isa.SUBW)
+	case isa.AND:
+		t.binary(in, amd64.AND, false)
+	case isa.OR:
+		t.binary(in, amd64.OR, false)
+	case isa.XOR:
+		t.binary(in, amd64.XOR, false)
+	default:
+		switch {
+		case op >= isa.MUL && op <= isa.REMUW:
+			t.multiply(in)
+		case shifts[op].width != 0:
+			t.shift(in, shifts[op])
+		default:
+			t.bits(in)
+		}
+	}
+}
+
+// addImmediate is ADDI, which is also MV and LI.
+func (t *translator) addImmediate(in *inst) {
+	switch {
+	case in.Rs1 == 0 && !isPinned(in.Rd):
+		t.MovMI(amd64.W64, x(in.Rd), in.Imm)
+	case in.Rs1 == 0:
+		t.MovRI(pinned[in.Rd], int64(in.Imm))
+	case in.Rs1 == in.Rd && isPinned(in.Rd):
+		t.ALURI(amd64.ADD, amd64.W64, pinned[in.Rd], in.Imm)
+	case in.Rs1 == in.Rd:
+		t.ALUMI(amd64.ADD, amd64.W64, x(in.Rd), in.Imm)
+	case in.Imm == 0:
+		t.write(in.Rd, t.read(in.Rs1, dest(in.Rd, t0)))
+	default:
+		d := dest(in.Rd, t0)
+		t.sum(d, in.Rs1, in.Imm)
+		t.write(in.Rd, d)
+	}
+}
+
+func (t *translator) immediate(in *inst, op amd64.ALU) {
+	if in.Rs1 == in.Rd && !isPinned(in.Rd) {
+		t.ALUMI(op, amd64.W64, x(in.Rd), in.Imm)
+		return
+	}
+	d := dest(in.Rd, t0)
+	t.readInto(d, in.Rs1)
+	t.ALURI(op, amd64.W64, d, in.Imm)
+	t.write(in.Rd, d)
+}
+
+// set makes rd 1 if the condition holds, else 0.
+func (t *translator) set(in *inst, c amd64.Cond) {
+	t.Setcc(c, t0)
+	d := dest(in.Rd, t0)
+	t.MovZX(amd64.W8, d, t0)
+	t.write(in.Rd, d)
+}
+
+// binary emits rd = rs1 op rs2; word is for the lower half, sign-extended.
+func (t *translator) binary(in *inst, op amd64.ALU, word bool) {
+	w := amd64.W64
+	if word {
+		w = amd64.W32
+	}
+	d, a, b := dest(in.Rd, t0), in.Rs1, in.Rs2
+	if a != in.Rd && b == in.Rd && op != amd64.SUB {
+		a, b = b, a
+	}
+	switch {
+	case op == amd64.ADD && a != in.Rd && isPinned(a) && isPinned(b):
+		t.Lea(w, d, amd64.AtIndex(pinned[a], pinned[b], 1, 0))
+	case b == in.Rd && a != in.Rd: // would be overwritten before it is read
+		t.readInto(t0, a)
+		t.with(op, w, t0, b)
+		if word {
+			t.MovSX(amd64.W32, t0, t0)
+		}
+		t.write(in.Rd, t0)
+		return
+	case a == in.Rd && !isPinned(a) && !word && b != 0:
+		t.ALUMR(op, w, x(a), t.read(b, t0))
+		return
+	default:
+		t.readInto(d, a)
+		t.with(op, w, d, b)
+	}
+	if word {
+		t.MovSX(amd64.W32, d, d)
+	}
+	t.write(in.Rd, d)
+}
+
+// shifting describes a shift or rotation.
+type shifting struct {
+	op        amd64.Shift
+	width     amd64.Width // zero: not one
+	immediate bool
+	rotate    bool
+}
+
+var shifts = [isa.NumOps]shifting{
+	isa.SLLI:  {amd64.SHL, amd64.W64, true, false},
+	isa.SRLI:  {amd64.SHR, amd64.W64, true, false},
+	isa.SRAI:  {amd64.SAR, amd64.W64, true, false},
+	isa.RORI:  {amd64.ROR, amd64.W64, true, true},
+	isa.SLLIW: {amd64.SHL, amd64.W32, true, false},
+	isa.SRLIW: {amd64.SHR, amd64.W32, true, false},
+	isa.SRAIW: {amd64.SAR, amd64.W32, true, false},
+	isa.RORIW: {amd64.ROR, amd64.W32, true, true},
+	isa.SLL:   {amd64.SHL, amd64.W64, false, false},
+	isa.SRL:   {amd64.SHR, amd64.W64, false, false},
+	isa.SRA:   {amd64.SAR, amd64.W64, false, false},
+	isa.ROL:   {amd64.ROL, amd64.W64, false, true},
+	isa.ROR:   {amd64.ROR, amd64.W64, false, true},
+	isa.SLLW:  {amd64.SHL, amd64.W32, false, false},
+	isa.SRLW:  {amd64.SHR, amd64.W32, false, false},
+	isa.SRAW:  {amd64.SAR, amd64.W32, false, false},
+	isa.ROLW:  {amd64.ROL, amd64.W32, false, true},
+	isa.RORW:  {amd64.ROR, amd64.W32, false, true},
+}
+
+// shift emits a shift or rotation. The host takes the same bits of the count as
+// the guest.
+func (t *translator) shift(in *inst, s shifting) {
+	d := dest(in.Rd, t0)
+	switch {
+	case s.immediate:
+		t.readInto(d, in.Rs1)
+		t.ShiftRI(s.op, s.width, d, uint8(in.Imm))
+	case s.rotate:
+		t.readInto(amd64.RCX, in.Rs2)
+		d = t0
+		t.readInto(d, in.Rs1)
+		t.ShiftRCL(s.op, s.width, d)
+	default:
+		t.ShiftX(s.op, s.width, d, t.read(in.Rs1, t0), t.read(in.Rs2, t1))
+	}
+	if s.width == amd64.W32 {
+		t.MovSX(amd64.W32, d, d)
+	}
+	t.write(in.Rd, d)
+}
+
+// multiply emits the M extension.
+func (t *translator) multiply(in *inst) {
+	switch in.Op {
+	case isa.MUL, isa.MULW:
+		t.readInto(t0, in.Rs1)
+		w := amd64.W64
+		if in.Op == isa.MULW {
+			w = amd64.W32
+		}
+		t.ImulRR(w, t0, t.read(in.Rs2, t1))
+		if w == amd64.W32 {
+			t.MovSX(w, t0, t0)
+		}
+		t.write(in.Rd, t0)
+	case isa.MULH:
+		t.readInto(t0, in.Rs1)
+		t.Imul(amd64.W64, t.read(in.Rs2, t1))
+		t.write(in.Rd, t1)
+	case isa.MULHU:
+		t.readInto(t0, in.Rs1)
+		t.Mul(amd64.W64, t.read(in.Rs2, t1))
+		t.write(in.Rd, t1)
+	case isa.MULHSU:
+		// As unsigned, then less rs2 if rs1 is negative.
+		t.readInto(t0, in.Rs1)
+		t.Mul(amd64.W64, t.read(in.Rs2, t1))
+		t.readInto(t0, in.Rs1)
+		t.ShiftRI(amd64.SAR, amd64.W64, t0, 63)
+		t.with(amd64.AND, amd64.W64, t0, in.Rs2)
+		t.ALURR(amd64.SUB, amd64.W64, t1, t0)
+		t.write(in.Rd, t1)
+	default:
+		t.divide(in)
+	}
+}
+
+// divide emits divisions and remainders, which never trap (unpriv 13.2): the
+// host's do for a zero divisor and for overflow.
+func (t *translator) divide(in *inst) {
+	w, signed, remainder := amd64.W64, false, false
+	switch in.Op {
+	case isa.DIV, isa.REM:
+		signed = true
+	case isa.DIVW, isa.REMW:
+		w, signed = amd64.W32, true
+	case isa.DIVUW, isa.REMUW:
+		w = amd64.W32
+	}
+	switch in.Op {
+	case isa.REM, isa.REMU, isa.REMW, isa.REMUW:
+		remainder = true
+	}
+	result, done := t0, t.NewLabel()
+	if remainder {
+		result = t1
+	}
+	t.readInto(gp, in.Rs2)
+	t.readInto(t0, in.Rs1)
+	ordinary := t.NewLabel()
+	if remainder {
+		t.MovRR(amd64.W64, t1, t0) // by zero, the dividend
+	}
+	t.TestRR(w, gp, gp)
+	if !remainder {
+		minus := t.NewLabel()
+		t.Jcc(amd64.NE, minus)
+		t.MovRI(t0, -1)
+		t.Jmp(done)
+		t.Bind(minus)
+	} else {
+		t.Jcc(amd64.E, done)
+	}
+	if signed {
+		t.ALURI(amd64.CMP, w, gp, -1)
+		t.Jcc(amd64.NE, ordinary)
+		if remainder {
+			t.MovRI(t1, 0)
+		} else {
+			t.Neg(w, t0)
+		}
+		t.Jmp(done)
+		t.Bind(ordinary)
+		if w == amd64.W64 {
+			t.Cqo()
+		} else {
+			t.Cdq()
+		}
+		t.Idiv(w, gp)
+	} else {
+		t.MovRI(t1, 0)
+		t.Div(w, gp)
+	}
+	t.Bind(done)
+	if w == amd64.W32 {
+		t.MovSX(w, result, result)
+	}
+	t.write(in.Rd, result)
+}
+
+// bits emits the rest of Zba, Zbb and Zbs.
+func (t *translator) bits(in *inst) {
+	switch in.Op {
+	case isa.ADD_UW, isa.SH1ADD, isa.SH2ADD, isa.SH3ADD, isa.SH1ADD_UW, isa.SH2ADD_UW, isa.SH3ADD_UW:
+		t.shiftAdd(in)
+	case isa.MAX, isa.MAXU, isa.MIN, isa.MINU:
+		t.pick(in, map[isa.Op]amd64.Cond{isa.MAX: amd64.L, isa.MAXU: amd64.B, isa.MIN: amd64.G, isa.MINU: amd64.A}[in.Op])
+	case isa.BCLR, isa.BEXT, isa.BINV, isa.BSET:
+		t.readInto(t0, in.Rs1)
+		t.bit(in.Op, t.read(in.Rs2, t1))
+		t.write(in.Rd, t0)
+	case isa.BCLRI, isa.BEXTI, isa.BINVI, isa.BSETI:
+		t.readInto(t0, in.Rs1)
+		t.MovRI(t1, int64(in.Imm))
+		t.bit(map[isa.Op]isa.Op{isa.BCLRI: isa.BCLR, isa.BEXTI: isa.BEXT, isa.BINVI: isa.BINV, isa.BSETI: isa.BSET}[in.Op], t1)
+		t.write(in.Rd, t0)
+	case isa.ANDN:
+		t.Andn(amd64.W64, t0, t.read(in.Rs2, t0), t.read(in.Rs1, t1))
+		t.write(in.Rd, t0)
+	case isa.ORN, isa.XNOR:
+		t.readInto(t0, in.Rs2)
+		t.Not(amd64.W64, t0)
+		t.with(map[isa.Op]amd64.ALU{isa.ORN: amd64.OR, isa.XNOR: amd64.XOR}[in.Op], amd64.W64, t0, in.Rs1)
+		t.write(in.Rd, t0)
+	default:
+		t.unary(in, t.read(in.Rs1, t0), dest(in.Rd, t0))
+	}
+}
+
+// unary emits operations on rs1, whose value is in a, into d.
+func (t *translator) unary(in *inst, a, d amd64.Reg) {
+	switch in.Op {
+	case isa.SLLI_UW:
+		t.MovRR(amd64.W32, d, a)
+		t.ShiftRI(amd64.SHL, amd64.W64, d, uint8(in.Imm))
+	case isa.CLZ:
+		t.Lzcnt(amd64.W64, d, a)
+	case isa.CLZW:
+		t.Lzcnt(amd64.W32, d, a)
+	case isa.CTZ:
+		t.Tzcnt(amd64.W64, d, a)
+	case isa.CTZW:
+		t.Tzcnt(amd64.W32, d, a)
+	case isa.CPOP:
+		t.Popcnt(amd64.W64, d, a)
+	case isa.CPOPW:
+		t.Popcnt(amd64.W32, d, a)
+	case isa.SEXT_B:
+		t.MovSX(amd64.W8, d, a)
+	case isa.SEXT_H:
+		t.MovSX(amd64.W16, d, a)
+	case isa.ZEXT_H:
+		t.MovZX(amd64.W16, d, a)
+	case isa.REV8:
+		t.MovRR(amd64.W64, d, a)
+		t.Bswap(amd64.W64, d)
+	default:
+		panic("BUG: no code for " + in.Op.String())
+	}
+	t.write(in.Rd, d)
+}
+
+// shiftAdd emits rd = rs2 + rs1<<n, with rs1 cut to its lower half for UW.
+func (t *translator) shiftAdd(in *inst) {
+	scale, cut := uint8(1), false
+	switch in.Op {
+	case isa.SH1ADD, isa.SH1ADD_UW:
+		scale = 2
+	case isa.SH2ADD, isa.SH2ADD_UW:
+		scale = 4
+	case isa.SH3ADD, isa.SH3ADD_UW:
+		scale = 8
+	}
+	switch in.Op {
+	case isa.ADD_UW, isa.SH1ADD_UW, isa.SH2ADD_UW, isa.SH3ADD_UW:
+		cut = true
+	}
+	index := t0
+	if cut {
+		t.sum32(t0, in.Rs1, 0)
+	} else {
+		index = t.read(in.Rs1, t0)
+	}
+	d := dest(in.Rd, t0)
+	t.Lea(amd64.W64, d, amd64.AtIndex(t.read(in.Rs2, t1), index, scale, 0))
+	t.write(in.Rd, d)
+}
+
+// pick makes rd rs2 if the condition holds between rs1 and rs2, else rs1.
+func (t *translator) pick(in *inst, c amd64.Cond) {
+	t.readInto(t0, in.Rs1)
+	b := t.read(in.Rs2, t1)
+	t.ALURR(amd64.CMP, amd64.W64, t0, b)
+	t.Cmov(c, amd64.W64, t0, b)
+	t.write(in.Rd, t0)
+}
+
+// bit emits a single-bit operation on t0.
+func (t *translator) bit(op isa.Op, index amd64.Reg) {
+	switch op {
+	case isa.BCLR:
+		t.BtrRR(amd64.W64, t0, index)
+	case isa.BINV:
+		t.BtcRR(amd64.W64, t0, index)
+	case isa.BSET:
+		t.BtsRR(amd64.W64, t0, index)
+	case isa.BEXT:
+		t.BtRR(amd64.W64, t0, index)
+		t.Setcc(amd64.B, t0)
+		t.MovZX(amd64.W8, t0, t0)
+	}
+}
