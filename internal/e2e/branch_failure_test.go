@@ -187,3 +187,40 @@ func TestBranchesAfterAKill(t *testing.T) {
 		d.stop()
 	}
 }
+
+// Somebody truncates what a sandbox and its branches stand on: those that need it
+// end or fail, with a word, and the daemon does not (field case 009).
+func TestBranchOverATruncatedFile(t *testing.T) {
+	home := cloneHome(t)
+	d := serve(t, home)
+	ids := d.fork(t, 2)
+	for _, id := range ids {
+		d.eval(t, id, "x = 21")
+	}
+	for _, path := range d.filesUnder(t, "layers") {
+		ownFile(t, path) // what is mapped already stays as it is
+	}
+	d.stop()
+	d = serve(t, home)
+	ids = d.fork(t, 2)
+	d.eval(t, ids[0], "x = 21")
+	for _, path := range d.filesUnder(t, "layers") {
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yes, no := true, false
+	for _, id := range ids {
+		for _, req := range []client.BranchRequest{{Tag: "b", Wait: &no}, {Mode: client.BranchDiff, Wait: &yes}, {Mode: client.BranchFull, Wait: &yes}} {
+			info, err := d.Branch(limited(t, patience), id, req)
+			if err == nil && req.Mode == client.BranchFull {
+				t.Errorf("a full branch of what is not there any more: %+v", info)
+			}
+		}
+	}
+	_, _, err := d.Fork(limited(t, patience), client.ForkRequest{SnapshotTag: tag})
+	wantCode(t, err, "not_bootable")
+	if _, err := d.Snapshots(limited(t, patience)); err != nil {
+		t.Errorf("the daemon does not answer: %v", err)
+	}
+}

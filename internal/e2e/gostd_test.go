@@ -113,6 +113,7 @@ func (d *daemon) testPackage(t *testing.T, id, goroot, pkg, program string) {
 	start := time.Now()
 	out, err := d.Exec(limited(t, limit+patience), id, client.ExecRequest{
 		Args: []string{"./tests", "-test.short", "-test.timeout=" + limit.String()}, Cwd: dir, TimeoutSecs: &seconds,
+		Env: map[string]string{"GOMEMLIMIT": "256MiB"}, // the child has twice that
 	})
 	switch {
 	case err != nil:

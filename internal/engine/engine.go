@@ -10,8 +10,9 @@
 //   - The guest's loads and stores to devices become bus.Bus calls on the
 //     goroutine that is in Run, never exits.
 //   - Guest memory is touched by devices only inside a bus call or inside a
-//     function given to Post. That is what allows an engine to move pages
-//     (package memory) without stopping the world.
+//     function given to Post, of which there is one at a time. That is what allows
+//     an engine to move pages (package memory).
+//   - vCPUs of one machine may execute in parallel, also beside such a call.
 //   - State is saved only while no vCPU is in Run.
 package engine
 

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -239,21 +238,16 @@ func (m *Machine) start() {
 // Pages are mapped from snapshot files. Should somebody truncate one, reading
 // it faults, and that ends this machine instead of the process.
 func (m *Machine) run(v engine.VCPU) {
-	debug.SetPanicOnFault(true)
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case interface {
-			error
-			Addr() uintptr
-		}:
-			m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", r)})
-		case *page.AllocError:
-			m.end(Ending{Err: r})
-		default:
-			panic(r)
-		}
-	}()
+	err := page.Guard(func() error {
+		m.execute(v)
+		return nil
+	})
+	if err != nil {
+		m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", err)})
+	}
+}
+
+func (m *Machine) execute(v engine.VCPU) {
 	for !m.stop.Load() {
 		exit, err := v.Run()
 		switch asked := m.power.Load(); {
@@ -360,31 +354,25 @@ func (m *Machine) Unpack() error {
 	if m.closed {
 		return ErrEnded
 	}
-	return m.overlay.Unpack()
+	return page.Guard(m.overlay.Unpack)
 }
 
 // freeze is Freeze for a caller that holds m.mu.
-func (m *Machine) freeze() (_ *Frozen, err error) {
+func (m *Machine) freeze() (f *Frozen, err error) {
 	if m.closed || m.ended() {
 		return nil, ErrEnded
 	}
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case *page.AllocError:
-			err = r
-		default:
-			panic(r)
-		}
-	}()
-	m.vm.Drain()
-	var w state.Writer
-	w.Section(clockSection, clockVersion).U64(uint64(m.clock.now()))
-	m.vm.Save(&w)
-	m.devices.save(&w)
-	f := &Frozen{State: w.Bytes(), Memory: m.overlay.Seal(), Scratch: m.scratch.Seal()}
+	err = page.Guard(func() error {
+		m.vm.Drain()
+		var w state.Writer
+		w.Section(clockSection, clockVersion).U64(uint64(m.clock.now()))
+		m.vm.Save(&w)
+		m.devices.save(&w)
+		f = &Frozen{State: w.Bytes(), Memory: m.overlay.Seal(), Scratch: m.scratch.Seal()}
+		return nil
+	})
 	m.space.Invalidate()
-	return f, nil
+	return f, err
 }
 
 // Dial connects to a vsock port of the guest, which must be running.
@@ -425,7 +413,14 @@ func (m *Machine) Pack() {
 	if m.ended() { // on the way to the pause
 		return
 	}
-	m.overlay.Pack()
+	err := page.Guard(func() error {
+		m.overlay.Pack()
+		return nil
+	})
+	if err != nil {
+		m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", err)})
+		return
+	}
 	m.space.Invalidate()
 	m.start()
 }

@@ -182,7 +182,8 @@ func eachBlock(size int64, do func(i int, block []byte) error) error {
 		wg.Go(func() {
 			buf := make([]byte, min(blockSize, size))
 			for i, ok := take(); ok; i, ok = take() {
-				if err := do(i, buf[:min(blockSize, size-int64(i)*blockSize)]); err != nil {
+				err := Guard(func() error { return do(i, buf[:min(blockSize, size-int64(i)*blockSize)]) })
+				if err != nil {
 					mu.Lock()
 					fail = err
 					mu.Unlock()

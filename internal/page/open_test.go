@@ -483,3 +483,61 @@ func FuzzOpenLayer(f *testing.F) {
 		}
 	})
 }
+
+// Somebody truncates the file of a layer that is in use: whoever reads it gets an
+// error, and what it was doing is undone.
+func TestGuardAgainstTruncation(t *testing.T) {
+	a := NewArena()
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, make([]byte, 64*Size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := OpenRaw(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := NewStack(64)
+	s := empty.Push(raw)
+	empty.Release()
+	raw.Release()
+	o := NewOverlay(s, a, 0)
+	defer o.Close()
+	defer s.Release()
+	for n := range Number(4) {
+		*mustWrite(t, o, n) = *stamped(uint64(n) + 1)
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := Guard(func() error { o.Pack(); return nil }); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("packing over a truncated file: %v", err)
+	}
+	for n := range Number(4) {
+		if *o.Read(n) != *stamped(uint64(n) + 1) {
+			t.Errorf("page %d was lost", n)
+		}
+	}
+	top := o.Seal()
+	defer top.Release()
+	f, err := os.Create(filepath.Join(t.TempDir(), "layer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	layers := top.Layers()
+	if err := Guard(func() error { _, err := layers[len(layers)-1].WriteTo(f); return err }); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("writing a layer over a truncated file: %v", err)
+	}
+	if _, err := WriteLayer(f, top.Limit(), top.All); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("writing pages of a truncated file: %v", err)
+	}
+	if want := "mine"; Guard(func() error { return errors.New(want) }).Error() != want {
+		t.Error("an error of its own is lost")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a bug is hidden")
+		}
+	}()
+	Guard(func() error { panic("BUG: some") })
+}

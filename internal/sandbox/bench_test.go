@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,9 @@ func borrow(b testing.TB) *Manager {
 			b.Skipf("no snapshot to borrow: %v", err)
 		}
 	}
-	m, err := Open(context.Background(), Options{Home: home, NewEngine: func() engine.Engine { return soft.New(0) }})
+	m, err := Open(context.Background(), Options{
+		Home: home, NewEngine: func() engine.Engine { return soft.New(0) }, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 
 // holdTime bounds how long a guest may take to make its processes stand still,
 // and then to let them go. It takes about a millisecond; a guest that takes
-// longer than this does not answer.
-const holdTime = 10 * time.Second
+// longer than this does not answer. Tests make it shorter.
+var holdTime = 10 * time.Second
 
 // Branch makes a snapshot of a running sandbox, whose processes stand still for
 // a moment and go on whatever becomes of the branch. A branch can be forked from

@@ -1,4 +1,18 @@
 // Package sandbox is the domain: what a user of forkd owns and does. It knows
 // snapshots by tag and sandboxes by id, and joins image, machine, snapshot and
 // agent into the operations that the REST server and nobody else exposes.
+//
+// Invariants:
+//   - A sandbox that is branched goes on, whatever becomes of the branch. It
+//     stands still only while its overlays are sealed; all that can be done
+//     before or after that is.
+//   - What stands on a snapshot (a sandbox, a branch, a derived snapshot) becomes
+//     known before the snapshot can be removed, so a removal sees it.
+//   - A sandbox that has another machine, after a rollback, is another box under
+//     the same id. Whoever has waited for its turn looks again.
+//   - A workspace resumes from what its record names, which is durable before
+//     the sandbox ends. What a crash cuts short is found through the record.
+//
+// Lock order: spaces.turns, box.turn, tagLocks, the store's locks, Manager.mu,
+// box.mu. Manager.building is never waited for.
 package sandbox

@@ -192,7 +192,7 @@ func (p *Pending) Commit(ctx context.Context, progress func(done, total int64)) 
 	s.mu.Unlock()
 
 	w := &writer{store: s, ctx: ctx, progress: progress}
-	err := w.write(p)
+	err := page.Guard(func() error { return w.write(p) })
 	if err != nil {
 		err = errors.Join(err, w.undo())
 	}

@@ -196,7 +196,7 @@ func testSpinlock(t *testing.T, f *fixture) {
 	f.wantWords(map[uint64]uint64{lockWord: 0, lockFirst: parallelVCPUs * lockRounds, lockSecond: parallelVCPUs * lockRounds})
 }
 
-// testStream is MP with fences (unpriv 18.1): who sees the flag sees the number.
+// testStream is MP with fences (unpriv 17): who sees the flag sees the number.
 func testStream(t *testing.T, f *fixture) {
 	f.runParallel("stream", 2)
 	f.wantWords(map[uint64]uint64{streamFlag: streamRounds, streamWrong: 0})

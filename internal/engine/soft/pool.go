@@ -59,7 +59,7 @@ func (p *pool) take(v *vcpu) (lent, *waiter) {
 	i := slices.IndexFunc(p.idle, func(l lent) bool { return l.owner == v })
 	switch {
 	case i >= 0:
-	case p.made < runtime.GOMAXPROCS(0):
+	case p.made < 8*runtime.GOMAXPROCS(0):
 		p.made++
 		return lent{cpu: new(interp.CPU)}, nil
 	case len(p.idle) > 0:

@@ -21,8 +21,9 @@ import (
 const slice = 20_000
 
 // chunk is how many of them execute, where there are several vCPUs, between looks
-// at whether another one wants this one to stop: some 10 microseconds.
-const chunk = 2_000
+// at whether another one wants this one to stop: some 10 microseconds of native
+// code, some 30 of interpreted.
+const chunk = 8_000
 
 // share is how many slices a vCPU executes before it makes room for another that
 // waits for a context: some milliseconds.
@@ -235,6 +236,9 @@ func (v *vcpu) leave() {
 // nothing better to do than wait for another one.
 func (v *vcpu) slice(cpu *interp.CPU) (spins bool, _ sbi.Outcome, _ error) {
 	v.attention.Store(false)
+	if v.kicked.Load() {
+		return false, sbi.Continue, nil
+	}
 	if v.vm.posted.Load() {
 		v.vm.runPosts()
 		v.refresh()

@@ -13,7 +13,7 @@
 //
 // A CPU and its hart are used by one goroutine at a time. Several CPUs may execute
 // harts of one machine in parallel: guest memory is accessed as the memory model
-// (unpriv 18) asks, with plain accesses of the host for loads and stores, which
+// (unpriv 17) asks, with plain accesses of the host for loads and stores, which
 // keep at least the order that RISC-V wants on amd64 and arm64 hosts, and its
 // atomic operations for the A extension and for fences that need one. Caches of
 // one CPU are never touched by another; see memory.View.

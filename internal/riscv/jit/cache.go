@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/jit/amd64"
 )
 
 // Supported reports whether this host can execute what the package makes.
@@ -67,6 +68,7 @@ type Table [page.Size / 2]uint32
 type Page struct {
 	arena *arena // where the code lies
 	table *Table
+	links map[uint16][]uint32 // slots that wait for code at an offset; guarded by Cache.mu
 }
 
 // entry returns where the code for the instruction at off begins.
@@ -94,7 +96,7 @@ func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, bloc
 			c.arena.Store(a)
 		}
 		if native == nil || native.arena != a {
-			native = &Page{arena: a, table: new(Table)}
+			native = &Page{arena: a, table: new(Table), links: make(map[uint16][]uint32)}
 		}
 		err := c.tr.translate(a, p, native, off)
 		if err == nil {
@@ -113,14 +115,25 @@ func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, bloc
 func (t *translator) publish(native *Page) (blocks int) {
 	base := t.arena.used
 	t.arena.used = (base + t.size + codeAlign - 1) &^ (codeAlign - 1)
+	offset := func(l amd64.Label) uint32 { return uint32(base + t.Offset(l)) }
+	for _, l := range t.links {
+		t.arena.setSlot(offset(l.slot), offset(l.miss))
+		native.links[l.off] = append(native.links[l.off], offset(l.slot))
+	}
 	for i := range t.seq {
 		in := &t.seq[i]
 		if in.start {
 			blocks++
 		}
-		if in.entry {
-			atomic.StoreUint32(&native.table[in.off/2], uint32(base+t.Offset(in.label)))
+		if !in.leader {
+			continue
 		}
+		code := offset(in.label)
+		for _, slot := range native.links[in.off] {
+			t.arena.setSlot(slot, code)
+		}
+		delete(native.links, in.off)
+		atomic.StoreUint32(&native.table[in.off/2], code)
 	}
 	return blocks
 }

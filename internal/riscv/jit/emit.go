@@ -54,8 +54,11 @@ type translator struct {
 	float bool // the block has checked that floating point may be used
 	stubs []stub
 	aways []away
+	links []link
 	resum []resumption
-	size  int // of the region's code and records, in bytes
+
+	records int // offset of the first record
+	size    int // of everything, in bytes
 }
 
 // group is a run of accesses through one base register whose host address is
@@ -81,6 +84,13 @@ type away struct {
 	off   int32 // from the start of the page
 }
 
+// link is a jump to where no code was yet when the jump was translated.
+type link struct {
+	slot amd64.Label // holds the address to jump to
+	miss amd64.Label // which is this until there is code
+	off  uint16      // in the page
+}
+
 // resumption is a label in front of an instruction of the layout.
 type resumption struct {
 	index int
@@ -95,7 +105,7 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 	t.Reset(a.free(), a.next())
 	t.discover(p, native, off)
 	t.group, t.float = group{}, false
-	t.stubs, t.aways, t.resum = t.stubs[:0], t.aways[:0], t.resum[:0]
+	t.stubs, t.aways, t.links, t.resum = t.stubs[:0], t.aways[:0], t.links[:0], t.resum[:0]
 	for i := range t.seq {
 		if t.seq[i].leader {
 			t.seq[i].label = t.NewLabel()
@@ -110,6 +120,7 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 		t.jumpAway(t.aways[i].off)
 	}
 	t.emitStubs()
+	t.emitSlots()
 	if t.Overflow() || t.arena.used+t.size > len(a.writable) {
 		return errFull
 	}
@@ -210,10 +221,10 @@ func (t *translator) missed(probe amd64.Label, base uint8, low, size int32, stor
 // emitStubs emits the returns to Go and, behind them, their records.
 func (t *translator) emitStubs() {
 	const stubSize, keepSize = 10, 4
-	records := t.Len() + stubSize*len(t.stubs)
+	t.records = t.Len() + stubSize*len(t.stubs)
 	for i := range t.stubs {
 		if t.stubs[i].site.keep {
-			records += keepSize
+			t.records += keepSize
 		}
 	}
 	for i := range t.stubs {
@@ -221,18 +232,29 @@ func (t *translator) emitStubs() {
 		if t.stubs[i].site.keep {
 			t.MovMR(amd64.W64, amd64.At(cx, offKept), gp)
 		}
-		t.MovRI(amd64.RCX, int64(t.arena.used+records+i*siteSize))
+		t.MovRI(amd64.RCX, int64(t.arena.used+t.records+i*siteSize))
 		t.JmpTo(t.arena.leave)
 	}
 	if t.Overflow() {
 		return
 	}
-	t.size = records + siteSize*len(t.stubs)
+	t.Nop(t.records + siteSize*len(t.stubs) - t.Len())
+}
+
+// emitSlots makes room for the addresses of links.
+func (t *translator) emitSlots() {
+	const slotSize = 8
+	t.Nop(-t.Len() & (slotSize - 1))
+	for _, l := range t.links {
+		t.Bind(l.slot)
+		t.Nop(slotSize)
+	}
+	t.size = t.Len()
 }
 
 // emitSites writes the records of the returns to Go, once all labels are known.
 func (t *translator) emitSites() {
-	buf := t.arena.writable[t.arena.used:][:t.size]
+	buf := t.arena.writable[t.arena.used+t.records:]
 	for i := range t.stubs {
 		s := t.stubs[i].site
 		if s.resume != 0 {
@@ -241,7 +263,7 @@ func (t *translator) emitSites() {
 		if s.probe != 0 {
 			s.probe = uint32(t.arena.used + t.Offset(amd64.Label(s.probe-1)))
 		}
-		s.encode(buf[t.size-siteSize*(len(t.stubs)-i):])
+		s.encode(buf[siteSize*i:])
 	}
 }
 
@@ -273,20 +295,24 @@ func (t *translator) branchTo(c amd64.Cond, off int32) {
 	t.Jcc(c, l)
 }
 
-// jumpAway jumps to where there was no code when this was translated.
+// jumpAway jumps to where there was no code when this was translated. Inside of
+// the page that may change.
 func (t *translator) jumpAway(off int32) {
+	if inPage(off) {
+		l := link{t.NewLabel(), t.NewLabel(), uint16(off)}
+		t.links = append(t.links, l)
+		t.JmpMLabel(l.slot)
+		t.Bind(l.miss)
+	}
 	t.MovRM(amd64.W64, t0, amd64.At(cx, offBase))
 	if off != 0 {
 		t.ALURI(amd64.ADD, amd64.W64, t0, off)
 	}
-	if !inPage(off) {
+	if inPage(off) {
+		t.JmpTo(t.arena.miss)
+	} else {
 		t.jumpFar()
-		return
 	}
-	t.MovRI(t1, int64(t.native.slotAddress(uint16(off))))
-	t.MovRM(amd64.W32, t1, amd64.At(t1, 0))
-	t.ALURM(amd64.ADD, amd64.W64, t1, amd64.At(cx, offCode))
-	t.JmpR(t1)
 }
 
 // jumpFar jumps to the guest-virtual address in t0, in whatever page, through

@@ -3,6 +3,7 @@
 package jit
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/forkd-dev/forkd/internal/page"
@@ -47,10 +48,11 @@ var (
 	_ [0]struct{} = [entrySize - 1<<entryShift]struct{}{}
 )
 
-// slotAddress returns where the entry for an offset in the page lies.
-func (p *Page) slotAddress(off uint16) uintptr {
-	return uintptr(unsafe.Pointer(&p.table[off/2]))
+// setSlot has links through the slot at an offset lead to the code at another.
+func (a *arena) setSlot(slot, code uint32) {
+	p := (*uint64)(unsafe.Pointer(&a.writable[slot]))
+	atomic.StoreUint64(p, uint64(a.address(code)))
 }
 
-// code returns the n bytes at an offset of the arena's writable mapping.
+// addressOf returns where b lies.
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

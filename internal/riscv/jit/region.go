@@ -19,7 +19,6 @@ type inst struct {
 	isa.Inst
 	off    uint16 // in the page
 	leader bool   // something jumps here
-	entry  bool   // a leader that the page's table leads to
 	start  bool   // first of a basic block
 	last   bool   // the next in the layout does not follow it
 	left   uint8  // instructions from here to the end of the block
@@ -33,14 +32,13 @@ const nowhere = -1 << 31
 // next returns the offset behind the instruction.
 func (i *inst) next() int32 { return int32(i.off) + int32(i.Size) }
 
-// region is a part of a page: what control can reach from an entry through
-// branches and jumps in the page, laid out in traces.
+// region is a trace through a page: what control reaches from an entry if no
+// branch is taken.
 type region struct {
-	page    *page.Page
-	native  *Page
-	seq     []inst
-	at      [page.Size / 2]uint16 // 1 + index in seq of the instruction at a halfword, or 0
-	pending []uint16              // offsets of leaders to be laid out
+	page   *page.Page
+	native *Page
+	seq    []inst
+	at     [page.Size / 2]uint16 // 1 + index in seq of the instruction at a halfword, or 0
 }
 
 // discover lays out the region of an entry.
@@ -48,24 +46,15 @@ func (r *region) discover(p *page.Page, native *Page, off uint16) {
 	for i := range r.seq {
 		r.at[r.seq[i].off/2] = 0
 	}
-	r.page, r.native, r.seq, r.pending = p, native, r.seq[:0], r.pending[:0]
+	r.page, r.native, r.seq = p, native, r.seq[:0]
 	r.trace(int32(off))
-	r.mark(int32(off), true)
-	for len(r.pending) > 0 && len(r.seq) < maxRegion {
-		off := r.pending[len(r.pending)-1]
-		r.pending = r.pending[:len(r.pending)-1]
-		if r.at[off/2] == 0 && !r.native.has(off) {
-			r.trace(int32(off))
-		}
-	}
 	r.blocks()
 }
 
 // mark notes that the instruction at off, if it is in the region, is jumped to.
-func (r *region) mark(off int32, entry bool) {
+func (r *region) mark(off int32) {
 	if i := r.find(off); i >= 0 {
 		r.seq[i].leader = true
-		r.seq[i].entry = r.seq[i].entry || entry
 	}
 }
 
@@ -115,50 +104,31 @@ func (r *region) place(off uint16) int {
 	return len(r.seq) - 1
 }
 
-// follow returns where the layout goes on after an instruction, nowhere if
-// control does not, and remembers where else it may go.
+// follow returns where the layout goes on after an instruction; nowhere if control
+// does not.
 func (r *region) follow(i *inst) int32 {
 	switch kindOf(i.Op) {
-	case kindBranch:
-		r.want(int32(i.off) + i.Imm)
 	case kindJump:
-		if i.Rd != 0 {
-			r.want(i.next())
-		}
 		return int32(i.off) + i.Imm
-	case kindIndirect:
-		if i.Rd != 0 {
-			r.want(i.next())
-		}
-		return nowhere
-	case kindLeave:
-		if i.Op != isa.ILLEGAL && i.Op != isa.EBREAK && i.Op != isa.SRET {
-			r.want(i.next())
-		}
+	case kindIndirect, kindLeave:
 		return nowhere
 	}
 	return i.next()
 }
 
-// want remembers a leader.
-func (r *region) want(off int32) {
-	if inPage(off) {
-		r.pending = append(r.pending, uint16(off))
-	}
-}
-
 // blocks finds the leaders and counts the instructions of each basic block.
 func (r *region) blocks() {
+	r.seq[0].leader = true
 	for i := range r.seq {
 		in := &r.seq[i]
-		switch kind := kindOf(in.Op); {
-		case kind == kindBranch:
-			r.mark(int32(in.off)+in.Imm, false)
-		case kind == kindJump && in.Rd != 0, kind == kindIndirect && in.Rd != 0, kind == kindLeave:
-			r.mark(in.next(), true)
+		switch kindOf(in.Op) {
+		case kindBranch:
+			r.mark(int32(in.off) + in.Imm)
+		case kindJump:
+			r.mark(in.next()) // where a call returns to
 		}
 		if in.last {
-			r.mark(in.jump, false)
+			r.mark(in.jump)
 		}
 	}
 	left := uint8(0)
@@ -169,7 +139,7 @@ func (r *region) blocks() {
 		}
 		left++
 		in.left = left
-		in.start = in.leader || i == 0 || r.seq[i-1].last || kindOf(r.seq[i-1].Op) == kindBranch
+		in.start = in.leader || i == 0 || kindOf(r.seq[i-1].Op) == kindBranch
 	}
 }
 

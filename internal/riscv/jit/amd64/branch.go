@@ -40,6 +40,14 @@ func (a *Asm) JmpR(r Reg) { a.opRR(0xFF, 4, r) }
 // JmpM goes to the address in [m].
 func (a *Asm) JmpM(m Mem) { a.opRM(0xFF, 4, m) }
 
+// JmpMLabel jumps to the address that is stored at l.
+func (a *Asm) JmpMLabel(l Label) {
+	const e = 0xFF
+	p, n := a.head(e, 0)
+	p[n&15] = 4<<3 | 5 // relative to the next instruction
+	a.endLabel(p, n+1, l)
+}
+
 // CallR calls the address in r.
 func (a *Asm) CallR(r Reg) { a.opRR(0xFF, 2, r) }
 

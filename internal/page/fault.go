@@ -1,0 +1,29 @@
+package page
+
+import (
+	"fmt"
+	"runtime/debug"
+)
+
+// Guard calls f, which reads pages, and returns what f does. Pages are mapped
+// from files; should somebody truncate one, reading it faults, and that is an
+// error here, which wraps ErrCorrupt, instead of the end of the process. So is an
+// AllocError. It covers this goroutine, not those that f starts.
+func Guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case interface {
+			error
+			Addr() uintptr
+		}:
+			err = fmt.Errorf("%w: reading a mapped page: %w", ErrCorrupt, r)
+		case *AllocError:
+			err = r
+		default:
+			panic(r)
+		}
+	}()
+	return f()
+}
