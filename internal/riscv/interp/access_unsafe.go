@@ -5,6 +5,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
+	"github.com/forkd-dev/forkd/internal/riscv/mmu"
 )
 
 // The accessors below are what the run loop is made of. They leave out bounds
@@ -37,36 +38,19 @@ func (o *op) skip(bytes int) *op {
 
 const offsetMask = page.Size - 1
 
-func load8(p *page.Page, a uint64) uint8 {
-	return *(*uint8)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask)))
+// at returns the address of a byte of guest memory, given its GVA.
+func at(h mmu.Host, a uint64) unsafe.Pointer {
+	return unsafe.Add(unsafe.Pointer(nil), uintptr(h)+uintptr(a))
 }
 
-// The wider accessors need an access that does not cross the page's end.
+// The accessors below need an access that does not cross the page's end.
 
-func load16(p *page.Page, a uint64) uint16 {
-	return *(*uint16)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask)))
-}
+func load8(h mmu.Host, a uint64) uint8   { return *(*uint8)(at(h, a)) }
+func load16(h mmu.Host, a uint64) uint16 { return *(*uint16)(at(h, a)) }
+func load32(h mmu.Host, a uint64) uint32 { return *(*uint32)(at(h, a)) }
+func load64(h mmu.Host, a uint64) uint64 { return *(*uint64)(at(h, a)) }
 
-func load32(p *page.Page, a uint64) uint32 {
-	return *(*uint32)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask)))
-}
-
-func load64(p *page.Page, a uint64) uint64 {
-	return *(*uint64)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask)))
-}
-
-func store8(p *page.Page, a uint64, v uint8) {
-	*(*uint8)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask))) = v
-}
-
-func store16(p *page.Page, a uint64, v uint16) {
-	*(*uint16)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask))) = v
-}
-
-func store32(p *page.Page, a uint64, v uint32) {
-	*(*uint32)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask))) = v
-}
-
-func store64(p *page.Page, a uint64, v uint64) {
-	*(*uint64)(unsafe.Add(unsafe.Pointer(p), uintptr(a&offsetMask))) = v
-}
+func store8(h mmu.Host, a uint64, v uint8)   { *(*uint8)(at(h, a)) = v }
+func store16(h mmu.Host, a uint64, v uint16) { *(*uint16)(at(h, a)) = v }
+func store32(h mmu.Host, a uint64, v uint32) { *(*uint32)(at(h, a)) = v }
+func store64(h mmu.Host, a uint64, v uint64) { *(*uint64)(at(h, a)) = v }

@@ -105,7 +105,7 @@ func (c *CPU) atomicPage(va, size uint64) (p *page.Page, ok bool) {
 		return nil, c.trap(hart.StoreMisaligned, va)
 	}
 	if e := c.m.Stores.At(va); e.Tag == mmu.Tag(va, 1, c.m.Space) {
-		return e.To, true
+		return e.To.Page(va), true
 	}
 	p, _, f := c.m.FillStore(va)
 	if f == mmu.NoFault && p == nil {
@@ -122,7 +122,7 @@ func (c *CPU) loadReserved(o *op, va, size uint64) bool {
 		return c.trap(hart.LoadMisaligned, va)
 	}
 	e := c.m.Loads.At(va)
-	p := e.To
+	p := e.To.Page(va)
 	if e.Tag != mmu.Tag(va, 1, c.m.Space) {
 		var f mmu.Fault
 		p, _, f = c.m.FillLoad(va)

@@ -72,11 +72,11 @@ type CPU struct {
 	bus   Bus
 	codes *Codes
 
-	fetch   *mmu.Bank[Code]   // where the run loop looks for pages
-	pages   *mmu.Bank[Code]   // the bank of the present mode
-	fetches [2]mmu.Bank[Code] // by hart.Mode
-	native  *jit.Context      // nil: everything is interpreted
-	cross   Code              // holds an instruction that crosses pages
+	fetch   *mmu.Bank[*Code]   // where the run loop looks for pages
+	pages   *mmu.Bank[*Code]   // the bank of the present mode
+	fetches [2]mmu.Bank[*Code] // by hart.Mode
+	native  *jit.Context       // nil: everything is interpreted
+	cross   Code               // holds an instruction that crosses pages
 
 	text *Code  // the current page: what loop executes,
 	base uint64 // and its GVA
@@ -163,7 +163,7 @@ func (c *CPU) FlushPage(va uint64) {
 	}
 }
 
-func dropFetch[T any](b *mmu.Bank[T], va uint64, shift uint) {
+func dropFetch[T comparable](b *mmu.Bank[T], va uint64, shift uint) {
 	if shift == 12 {
 		b.DropPage(va)
 	} else {

@@ -34,7 +34,7 @@ func (c *CPU) loop(x *hart.Regs, o *op, n int) (exit, *op, int) {
 		pc   uint64 // where a jump leads
 		a    uint64 // address of a load or store
 		v, b uint64 // operands that are used more than once
-		e    *mmu.Entry[page.Page]
+		e    *mmu.Entry[mmu.Host]
 	)
 	for n > 0 {
 		n--

@@ -25,15 +25,16 @@ func (c *CPU) load(va uint64, size int) (v uint64, ok bool) {
 }
 
 func loadBytes(p *page.Page, va uint64, size int) uint64 {
+	h := mmu.HostOf(p, va)
 	switch size {
 	case 1:
-		return uint64(load8(p, va))
+		return uint64(load8(h, va))
 	case 2:
-		return uint64(load16(p, va))
+		return uint64(load16(h, va))
 	case 4:
-		return uint64(load32(p, va))
+		return uint64(load32(h, va))
 	}
-	return load64(p, va)
+	return load64(h, va)
 }
 
 // loadAcross is a load that crosses into the next page.
@@ -89,15 +90,16 @@ func (c *CPU) store(va uint64, size int, v uint64) bool {
 	case p == nil:
 		return c.storeDevice(va, gpa, size, v)
 	}
+	h := mmu.HostOf(p, va)
 	switch size {
 	case 1:
-		store8(p, va, uint8(v))
+		store8(h, va, uint8(v))
 	case 2:
-		store16(p, va, uint16(v))
+		store16(h, va, uint16(v))
 	case 4:
-		store32(p, va, uint32(v))
+		store32(h, va, uint32(v))
 	default:
-		store64(p, va, v)
+		store64(h, va, v)
 	}
 	return true
 }
@@ -141,7 +143,7 @@ func (c *CPU) storeDevice(va, gpa uint64, size int, v uint64) bool {
 func (c *CPU) zeroBlock(rs1 uint64) bool {
 	va := rs1 &^ (hart.BlockSize - 1)
 	e := c.m.Stores.At(va)
-	p := e.To
+	p := e.To.Page(va)
 	if e.Tag != mmu.Tag(va, 1, c.m.Space) {
 		var f mmu.Fault
 		p, _, f = c.m.FillStore(va)

@@ -21,7 +21,7 @@ const patch = 64
 
 // noPages is what the run loop finds pages in when there is native code: none,
 // so that it returns to the dispatcher when control leaves a page.
-var noPages mmu.Bank[Code]
+var noPages mmu.Bank[*Code]
 
 // translation is the native code of a decoded page, and where it comes from.
 type translation struct {

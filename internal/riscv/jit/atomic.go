@@ -19,8 +19,7 @@ func (t *translator) atomic(in *inst) {
 	t.sum32(t0, in.Rs1, 0)
 	t.TestRI(amd64.W32, t0, int32(w)-1)
 	t.Jcc(amd64.NE, t.slow()) // misaligned
-	t.probe(in.Rs1, 0, 1, !load)
-	t.ALURR(amd64.ADD, amd64.W64, t1, t0)
+	t.Lea(amd64.W64, t1, t.probe(in.Rs1, 0, 1, !load))
 	m := amd64.At(t1, 0)
 	switch {
 	case load:

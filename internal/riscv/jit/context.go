@@ -13,8 +13,8 @@ import (
 // to one goroutine at a time.
 type Context struct {
 	hart          *hart.Hart
-	Loads, Stores *mmu.Bank[page.Page]
-	natives       *mmu.Bank[Table] // of the present mode
+	Loads, Stores *mmu.Bank[mmu.Host]
+	natives       *mmu.Bank[*Table] // of the present mode
 	Space         uint64
 	base          uint64  // GVA of the page that is executed
 	code          uintptr // of the arena
@@ -30,7 +30,7 @@ type Context struct {
 	cache *Cache
 	arena *arena
 	site  site
-	banks [2]mmu.Bank[Table] // by hart.Mode
+	banks [2]mmu.Bank[*Table] // by hart.Mode
 }
 
 // Stop is why native code returned.
@@ -69,7 +69,7 @@ func (x *Context) Sync() {
 func (x *Context) Switch() { x.natives = &x.banks[x.hart.Mode&1] }
 
 // Bank returns the bank of pages with code for a mode, for invalidation.
-func (x *Context) Bank(m hart.Mode) *mmu.Bank[Table] { return &x.banks[m&1] }
+func (x *Context) Bank(m hart.Mode) *mmu.Bank[*Table] { return &x.banks[m&1] }
 
 // Flush forgets all pages.
 func (x *Context) Flush() {

@@ -208,7 +208,8 @@ func (t *translator) shift(in *inst, s shifting) {
 	default:
 		t.ShiftX(s.op, s.width, d, t.read(in.Rs1, t0), t.read(in.Rs2, t1))
 	}
-	if s.width == amd64.W32 {
+	// What has been shifted to the right, by at least one, is positive.
+	if s.width == amd64.W32 && !(s.immediate && s.op == amd64.SHR && in.Imm != 0) {
 		t.MovSX(amd64.W32, d, d)
 	}
 	t.write(in.Rd, d)

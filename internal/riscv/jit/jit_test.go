@@ -22,7 +22,7 @@ type fixture struct {
 	h     *hart.Hart
 	page  page.Page
 	code  *Page
-	banks [2]mmu.Bank[page.Page]
+	banks [2]mmu.Bank[mmu.Host]
 }
 
 const base = 0x10000
@@ -101,7 +101,7 @@ func TestMiss(t *testing.T) {
 		t.Fatalf("missed %+v, %v", miss, ok)
 	}
 	data := &page.Page{8: 42, 20: 43}
-	*f.banks[0].At(miss.VA) = mmu.Entry[page.Page]{Tag: mmu.Tag(miss.VA, 1, f.x.Space), To: data}
+	*f.banks[0].At(miss.VA) = mmu.Entry[mmu.Host]{Tag: mmu.Tag(miss.VA, 1, f.x.Space), To: mmu.HostOf(data, miss.VA)}
 	stop, left = f.x.Retry(left)
 	f.want(stop, Slow, left, 97, base+12)
 	if f.h.X[10] != 42 || f.h.X[12] != 43 {

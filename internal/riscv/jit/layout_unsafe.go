@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/mmu"
 )
@@ -35,9 +34,9 @@ const (
 	offValue    = offReserved + int32(unsafe.Offsetof(hart.Reservation{}.Value))
 	offWidth    = offReserved + int32(unsafe.Offsetof(hart.Reservation{}.Width))
 
-	entryTag   = int32(unsafe.Offsetof(mmu.Entry[page.Page]{}.Tag))
-	entryTo    = int32(unsafe.Offsetof(mmu.Entry[page.Page]{}.To))
-	entrySize  = int32(unsafe.Sizeof(mmu.Entry[page.Page]{}))
+	entryTag   = int32(unsafe.Offsetof(mmu.Entry[mmu.Host]{}.Tag))
+	entryTo    = int32(unsafe.Offsetof(mmu.Entry[mmu.Host]{}.To))
+	entrySize  = int32(unsafe.Sizeof(mmu.Entry[mmu.Host]{}))
 	entryShift = 4
 	bankMask   = (mmu.BankSize - 1) << entryShift
 )

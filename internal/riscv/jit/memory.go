@@ -43,15 +43,13 @@ func (t *translator) memory(in *inst, a access) {
 		t.useFloat()
 	}
 	if begins {
-		t.probe(in.Rs1, t.group.low, t.group.size, t.group.store)
-		t.Lea(amd64.W64, gp, amd64.AtIndex(t1, t0, 1, 0))
+		t.Lea(amd64.W64, gp, t.probe(in.Rs1, t.group.low, t.group.size, t.group.store))
 	}
 	var m amd64.Mem
 	if g := &t.group; g.active && g.base == in.Rs1 {
 		m = amd64.At(gp, in.Imm-g.low)
 	} else {
-		t.probe(in.Rs1, in.Imm, int32(a.width), a.store)
-		m = amd64.AtIndex(t1, t0, 1, 0)
+		m = t.probe(in.Rs1, in.Imm, int32(a.width), a.store)
 	}
 	switch {
 	case a.store:
@@ -64,9 +62,9 @@ func (t *translator) memory(in *inst, a access) {
 }
 
 // probe looks up the page of size bytes at guest register base plus low, and
-// leaves its host address in t1 and the offset in it in t0. What the TLB does
-// not have, or crosses pages, Go does.
-func (t *translator) probe(base uint8, low, size int32, store bool) {
+// returns where they lie, in terms of t1 and perhaps t0. What the TLB does not
+// have, or crosses pages, Go does.
+func (t *translator) probe(base uint8, low, size int32, store bool) amd64.Mem {
 	again := t.NewLabel()
 	t.Bind(again)
 	bank := int32(offLoads)
@@ -81,8 +79,7 @@ func (t *translator) probe(base uint8, low, size int32, store bool) {
 	t.ALURM(amd64.CMP, amd64.W64, t0, amd64.At(t1, entryTag))
 	t.Jcc(amd64.NE, t.missed(again, base, low, size, store))
 	t.MovRM(amd64.W64, t1, amd64.At(t1, entryTo))
-	t.sum32(t0, base, low)
-	t.ALURI(amd64.AND, amd64.W32, t0, page.Size-1)
+	return amd64.AtIndex(t1, t.read(base, t0), 1, low)
 }
 
 // sum32 is sum for the lower half.
@@ -127,8 +124,8 @@ func (t *translator) store(in *inst, a access, m amd64.Mem) {
 	case !a.float && isPinned(in.Rs2):
 		t.MovMR(a.width, m, pinned[in.Rs2])
 	default:
-		if m.Scale != 0 { // frees t0
-			t.ALURR(amd64.ADD, amd64.W64, t1, t0)
+		if m.Index == t0 && m.Scale != 0 {
+			t.Lea(amd64.W64, t1, m)
 			m = amd64.At(t1, 0)
 		}
 		from := x(in.Rs2)
@@ -228,9 +225,9 @@ func leftToGo(op isa.Op) bool {
 func (t *translator) zeroBlock(in *inst) {
 	t.TestMI(amd64.W8, amd64.At(cx, offZero), 1)
 	t.Jcc(amd64.E, t.slow())
-	t.probe(in.Rs1, 0, 1, true)
-	t.ALURI(amd64.AND, amd64.W32, t0, -hart.BlockSize)
+	t.Lea(amd64.W64, t1, t.probe(in.Rs1, 0, 1, true))
+	t.ALURI(amd64.AND, amd64.W64, t1, -hart.BlockSize)
 	for off := int32(0); off < hart.BlockSize; off += 8 {
-		t.MovMI(amd64.W64, amd64.AtIndex(t1, t0, 1, off), 0)
+		t.MovMI(amd64.W64, amd64.At(t1, off), 0)
 	}
 }

@@ -29,7 +29,7 @@ type Table [page.Size / 2]uint32
 type Page struct{}
 
 type Context struct {
-	Loads, Stores *mmu.Bank[page.Page]
+	Loads, Stores *mmu.Bank[mmu.Host]
 	Space         uint64
 }
 
@@ -47,17 +47,17 @@ const (
 	Spent
 )
 
-func (x *Context) Attach(cache *Cache, h *hart.Hart) {}
-func (x *Context) Sync()                             {}
-func (x *Context) Switch()                           {}
-func (x *Context) Bank(m hart.Mode) *mmu.Bank[Table] { return new(mmu.Bank[Table]) }
-func (x *Context) Flush()                            {}
-func (x *Context) Usable(p *Page) bool               { return false }
-func (x *Context) Has(p *Page, off uint16) bool      { return false }
-func (x *Context) Enter(p *Page, n int) (Stop, int)  { return Elsewhere, n }
-func (x *Context) Miss() (_ Miss, ok bool)           { return Miss{}, false }
-func (x *Context) Retry(n int) (Stop, int)           { return Elsewhere, n }
-func (x *Context) Last(pc uint64) bool               { return false }
-func (x *Context) Slow() int                         { return 0 }
-func (x *Context) Resumable(n int) bool              { return false }
-func (x *Context) Resume(n int) (Stop, int)          { return Elsewhere, n }
+func (x *Context) Attach(cache *Cache, h *hart.Hart)  {}
+func (x *Context) Sync()                              {}
+func (x *Context) Switch()                            {}
+func (x *Context) Bank(m hart.Mode) *mmu.Bank[*Table] { return new(mmu.Bank[*Table]) }
+func (x *Context) Flush()                             {}
+func (x *Context) Usable(p *Page) bool                { return false }
+func (x *Context) Has(p *Page, off uint16) bool       { return false }
+func (x *Context) Enter(p *Page, n int) (Stop, int)   { return Elsewhere, n }
+func (x *Context) Miss() (_ Miss, ok bool)            { return Miss{}, false }
+func (x *Context) Retry(n int) (Stop, int)            { return Elsewhere, n }
+func (x *Context) Last(pc uint64) bool                { return false }
+func (x *Context) Slow() int                          { return 0 }
+func (x *Context) Resumable(n int) bool               { return false }
+func (x *Context) Resume(n int) (Stop, int)           { return Elsewhere, n }

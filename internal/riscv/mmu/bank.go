@@ -1,5 +1,7 @@
 package mmu
 
+import "github.com/forkd-dev/forkd/internal/page"
+
 const (
 	// pageMask selects the part of an address above the page offset.
 	pageMask = ^uint64(pageSize - 1)
@@ -15,15 +17,15 @@ const (
 
 // Entry maps one guest-virtual page. Its tag is the page's address with the
 // address space in the low bits.
-type Entry[T any] struct {
+type Entry[T comparable] struct {
 	Tag uint64
-	To  *T
+	To  T
 }
 
 // Bank is a direct-mapped cache of translations that were all made for one
 // kind of access in one class of privilege: that an entry is present is all the
 // permission an access needs. The zero value is empty.
-type Bank[T any] [BankSize]Entry[T]
+type Bank[T comparable] [BankSize]Entry[T]
 
 // At returns the only entry that may hold the page of va.
 func (b *Bank[T]) At(va uint64) *Entry[T] { return &b[va>>12&(BankSize-1)] }
@@ -55,15 +57,15 @@ func (b *Bank[T]) DropRegion(va uint64, shift uint) {
 	b.dropIf(func(e *Entry[T]) bool { return (e.Tag^va)>>shift == 0 })
 }
 
-// DropTarget forgets every entry that leads to t.
-func (b *Bank[T]) DropTarget(t *T) {
-	b.dropIf(func(e *Entry[T]) bool { return e.To == t })
-}
-
 func (b *Bank[T]) dropIf(match func(*Entry[T]) bool) {
 	for i := range b {
 		if e := &b[i]; match(e) {
 			*e = Entry[T]{}
 		}
 	}
+}
+
+// dropPage forgets every entry of a data bank that leads to p.
+func dropPage(b *Bank[Host], p *page.Page) {
+	b.dropIf(func(e *Entry[Host]) bool { return e.Tag != 0 && e.To == HostOf(p, e.Tag) })
 }

@@ -76,7 +76,7 @@ func (f Fault) Cause(a Access) uint64 {
 type MMU struct {
 	// Loads and Stores are the banks of the present class, and Space is what
 	// tags entries in the present address space.
-	Loads, Stores *Bank[page.Page]
+	Loads, Stores *Bank[Host]
 	Space         uint64
 
 	// Moved counts the pages that were found to be elsewhere than they were.
@@ -96,7 +96,7 @@ type MMU struct {
 	class class
 	mxr   bool
 
-	loads, stores [numClasses]Bank[page.Page]
+	loads, stores [numClasses]Bank[Host]
 	local         bool // a supervisor bank has entries that are not global
 	large         largePages
 	phys          [physSize]physEntry
@@ -240,7 +240,7 @@ func (m *MMU) FillLoad(va uint64) (p *page.Page, gpa uint64, f Fault) {
 		return nil, 0, f
 	}
 	if p = m.Page(gpa); p != nil {
-		*m.Loads.At(va) = Entry[page.Page]{va&pageMask | m.Space, p}
+		*m.Loads.At(va) = Entry[Host]{va&pageMask | m.Space, HostOf(p, va)}
 	}
 	return p, gpa, NoFault
 }
@@ -255,7 +255,7 @@ func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
 		return nil, 0, f
 	}
 	if p != nil {
-		*m.Stores.At(va) = Entry[page.Page]{va&pageMask | m.Space, p}
+		*m.Stores.At(va) = Entry[Host]{va&pageMask | m.Space, HostOf(p, va)}
 	}
 	return p, gpa, NoFault
 }
@@ -264,6 +264,6 @@ func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
 // to the page is noticed.
 func (m *MMU) DropStores(p *page.Page) {
 	for i := range m.stores {
-		m.stores[i].DropTarget(p)
+		dropPage(&m.stores[i], p)
 	}
 }

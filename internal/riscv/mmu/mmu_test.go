@@ -260,7 +260,7 @@ func TestTag(t *testing.T) {
 			t.Errorf("%d bytes at %#x: hit %v, want %v", test.size, test.va, hit, test.hit)
 		}
 	}
-	var empty Bank[page.Page]
+	var empty Bank[Host]
 	for _, va := range []uint64{0, ^uint64(0) &^ 0xfff} {
 		if empty.At(va).Tag == Tag(va, 1, valid) {
 			t.Errorf("an empty bank has %#x", va)
@@ -395,14 +395,14 @@ func TestMove(t *testing.T) {
 	f.mapPage(0x1000, gpa, 0, rwx)
 	f.mapPage(0x7000, gpa, 0, rwx) // an alias
 	f.fill(0x1000, 0x7000)
-	old := f.Loads.At(0x7000).To
+	old := f.Loads.At(0x7000).To.Page(0x7000)
 	p, _, fault := f.FillStore(0x1000)
 	if fault != NoFault || p == old {
 		t.Fatalf("store got page %p (was %p), fault %d", p, old, fault)
 	}
 	p[5] = 42
 	for _, va := range []uint64{0x1000, 0x7000} {
-		if f.cached(va) && f.Loads.At(va).To == old {
+		if f.cached(va) && f.Loads.At(va).To.Page(va) == old {
 			t.Errorf("the TLB still has the old page at %#x", va)
 		}
 		if p, _, _ := f.FillLoad(va); p[5] != 42 {

@@ -59,7 +59,7 @@ func (m *MMU) forget(gpa uint64, old *page.Page) {
 		*e = physEntry{}
 	}
 	for i := range m.loads {
-		m.loads[i].DropTarget(old)
+		dropPage(&m.loads[i], old)
 	}
 }
 

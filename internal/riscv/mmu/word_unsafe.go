@@ -7,6 +7,21 @@ import (
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
+// Host says where in host memory a page lies that is mapped at a GVA: it is the
+// address of any byte of the page, less the byte's GVA. Page memory is not of the
+// Go heap, so that the garbage collector need not know.
+type Host uintptr
+
+// HostOf returns the Host of the page p at the page of va.
+func HostOf(p *page.Page, va uint64) Host {
+	return Host(uintptr(unsafe.Pointer(p)) - uintptr(va&pageMask))
+}
+
+// Page returns the page that is mapped at the page of va.
+func (h Host) Page(va uint64) *page.Page {
+	return (*page.Page)(unsafe.Add(unsafe.Pointer(nil), uintptr(h)+uintptr(va&pageMask)))
+}
+
 // word returns the aligned 64-bit word of p at the offset of gpa. Guests are
 // little-endian, and so are the hosts that this code is built for.
 func word(p *page.Page, gpa uint64) *uint64 {
