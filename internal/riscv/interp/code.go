@@ -64,10 +64,8 @@ func (c *Code) place(i int, o op) {
 			o.imm += int32(2 * i)
 			o.code = map[code]code{opCJ: opJFar, opJ: opJFar, opJal: opJalFar}[o.code]
 		}
-	case opCBeqz, opCBnez, opBeq, opBne, opBlt, opBge, opBltu, opBgeu:
-		if o.jumpWithin(i) {
-			break
-		}
+	}
+	if o.code.branches() && !o.jumpWithin(i) {
 		o.imm += int32(2 * i)
 		if stub, ok := c.stub(o.imm); ok {
 			o.imm = int32(stub-i) * opSize
@@ -76,6 +74,15 @@ func (c *Code) place(i int, o op) {
 		}
 	}
 	c.ops[i] = o
+}
+
+// branches reports whether an op is a conditional branch whose target is an op.
+func (code code) branches() bool {
+	switch code {
+	case opCBeqz, opCBnez, opBeq, opBne, opBlt, opBge, opBltu, opBgeu:
+		return true
+	}
+	return false
 }
 
 // jumpWithin turns the offset of a jump in slot i into a distance between ops if

@@ -59,11 +59,6 @@ func (c *CPU) part(n, limit int) (left int, event Event, on bool) {
 		left, event = c.except(n - 1)
 		return left, event, false
 	}
-	return c.partIn(n, limit)
-}
-
-// partIn is part in the current page.
-func (c *CPU) partIn(n, limit int) (left int, event Event, on bool) {
 	limit = min(limit, n)
 	rest := n - limit
 	c.end -= uint64(rest)
@@ -110,7 +105,7 @@ func (c *CPU) runNative(p *jit.Page, n int) (int, Event, bool) {
 			stop, n = c.native.Retry(n)
 			continue
 		}
-		left, event, on := c.exactly(n, c.native.Slow())
+		left, event, on := c.part(n, c.native.Slow())
 		n = left
 		if !on {
 			return n, event, false
@@ -136,34 +131,6 @@ func (c *CPU) refill() bool {
 	}
 	p, _, f := fill(miss.VA)
 	return f == mmu.NoFault && p != nil && !(miss.Pinned && c.m.Moved != moved)
-}
-
-// exactly is part without the one more that fused ops may execute.
-func (c *CPU) exactly(n, limit int) (left int, event Event, on bool) {
-	if !c.locate(c.h.PC) {
-		left, event = c.except(n - 1)
-		return left, event, false
-	}
-	if limit == 1 || n == 1 {
-		return c.one(n)
-	}
-	left, event, on = c.partIn(n, limit-1)
-	if !on || left == 0 || n-left >= limit || !c.native.Last(c.h.PC) || !c.locate(c.h.PC) {
-		return left, event, on
-	}
-	return c.one(left)
-}
-
-// one executes one instruction, in the current page. Alone in a page, its op
-// is not fused with anything.
-func (c *CPU) one(n int) (left int, event Event, on bool) {
-	text, slot := c.text, c.h.PC&offsetMask/2
-	c.cross.ops[slot] = text.ops[slot].plain()
-	c.text = &c.cross
-	left, event, on = c.partIn(n, 1)
-	c.cross.ops[slot] = op{}
-	c.text = text
-	return left, event, on
 }
 
 // attachNative gives c what native code runs on, or takes it away.

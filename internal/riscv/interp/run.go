@@ -40,9 +40,51 @@ func (c *CPU) resume(n int) (int, Event) {
 }
 
 // interpret executes n instructions from the hart's PC, in the current page, or
-// fewer: until what ends resume, or with native code until the page changes. on tells that nothing but
-// the latter, or the end of the n, has stopped it.
+// fewer: until what ends resume, or with native code until the page changes. on
+// tells that nothing but the latter, or the end of the n, has stopped it.
 func (c *CPU) interpret(n int) (left int, event Event, on bool) {
+	if n <= 0 {
+		return n, Budget, true
+	}
+	if n > 1 {
+		// Fused ops may execute one more.
+		c.end--
+		left, event, on = c.stretch(n - 1)
+		c.end++
+		if left++; left != 1 || !on {
+			return left, event, on
+		}
+		if !c.locate(c.h.PC) {
+			left, event = c.except(0)
+			return left, event, false
+		}
+	}
+	return c.one()
+}
+
+// one is interpret for one instruction. Alone in a page, an op is not fused with
+// anything.
+func (c *CPU) one() (left int, event Event, on bool) {
+	text, slot := c.text, int(c.h.PC&offsetMask/2)
+	o := text.ops[slot].plain()
+	c.cross.ops[slot] = o
+	stub := slot
+	if o.code.branches() {
+		// It may leave the page through a stub.
+		if to := slot + int(o.imm)/opSize; to >= firstStub {
+			stub = to
+			c.cross.ops[stub] = text.ops[stub]
+		}
+	}
+	c.text = &c.cross
+	left, event, on = c.stretch(1)
+	c.cross.ops[slot], c.cross.ops[stub] = op{}, op{}
+	c.text = text
+	return left, event, on
+}
+
+// stretch is interpret, but may execute one instruction more.
+func (c *CPU) stretch(n int) (left int, event Event, on bool) {
 	o := c.text.find(c.h.PC & offsetMask)
 	var why exit
 	for {

@@ -117,9 +117,6 @@ func (x *Context) Retry(n int) (Stop, int) {
 // before Resume. They need not follow one another.
 func (x *Context) Slow() int { return int(x.site.count) }
 
-// Last reports whether the instruction at pc is the last before Resume.
-func (x *Context) Last(pc uint64) bool { return pc == x.base+uint64(x.site.final) }
-
 // Resumable reports whether native code can go on after the instructions that it
 // was left for, with n left.
 func (x *Context) Resumable(n int) bool {

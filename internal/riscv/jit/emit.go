@@ -176,7 +176,7 @@ func (t *translator) slow() amd64.Label {
 		last = t.group.end
 	}
 	in, to := &t.seq[t.i], &t.seq[last]
-	s := site{off: in.off, final: to.off, count: uint8(last - t.i + 1), before: in.left, float: t.float}
+	s := site{off: in.off, count: uint8(last - t.i + 1), before: in.left, float: t.float}
 	for i := t.i; i <= last; i++ {
 		s.float = s.float || t.seq[i].Op >= isa.FLW && t.seq[i].Op <= isa.FCVT_S_D
 	}
@@ -405,7 +405,6 @@ func (t *translator) with(op amd64.ALU, w amd64.Width, dst amd64.Reg, r uint8) {
 // site is what the record of a return to Go says.
 type site struct {
 	off    uint16 // of the first instruction that was not executed
-	final  uint16 // of the last of those that the interpreter executes
 	next   uint16 // where code resumes, if it does
 	count  uint8  // instructions that the interpreter executes; zero: the budget is used up
 	before uint8  // instructions of the block that were charged and not executed
@@ -433,8 +432,7 @@ func (s site) encode(b []byte) {
 	le.PutUint32(b[4:], s.resume)
 	le.PutUint32(b[8:], s.probe)
 	le.PutUint16(b[12:], uint16(s.low))
-	le.PutUint16(b[22:], s.final)
-	copy(b[14:22], []byte{s.last, s.base, s.count, s.before, s.after, flag(s.float), flag(s.store) | flag(s.keep)<<1})
+	copy(b[14:], []byte{s.last, s.base, s.count, s.before, s.after, flag(s.float), flag(s.store) | flag(s.keep)<<1})
 }
 
 func flag(b bool) byte {
@@ -447,7 +445,7 @@ func flag(b bool) byte {
 func decodeSite(b []byte) site {
 	le := binary.LittleEndian
 	return site{
-		off: le.Uint16(b[0:]), next: le.Uint16(b[2:]), final: le.Uint16(b[22:]),
+		off: le.Uint16(b[0:]), next: le.Uint16(b[2:]),
 		resume: le.Uint32(b[4:]), probe: le.Uint32(b[8:]),
 		low: int16(le.Uint16(b[12:])), last: b[14], base: b[15],
 		count: b[16], before: b[17], after: b[18], float: b[19] != 0, store: b[20]&1 != 0, keep: b[20]&2 != 0,

@@ -57,7 +57,6 @@ func (x *Context) Has(p *Page, off uint16) bool       { return false }
 func (x *Context) Enter(p *Page, n int) (Stop, int)   { return Elsewhere, n }
 func (x *Context) Miss() (_ Miss, ok bool)            { return Miss{}, false }
 func (x *Context) Retry(n int) (Stop, int)            { return Elsewhere, n }
-func (x *Context) Last(pc uint64) bool                { return false }
 func (x *Context) Slow() int                          { return 0 }
 func (x *Context) Resumable(n int) bool               { return false }
 func (x *Context) Resume(n int) (Stop, int)           { return Elsewhere, n }
