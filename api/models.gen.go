@@ -610,6 +610,9 @@ type SandboxInfo struct {
 	SnapshotTag string           `json:"snapshot_tag"`
 	State       SandboxInfoState `json:"state"`
 
+	// TranslatedBlocks Basic blocks of guest code that were translated for this sandbox, since none before it had needed them.
+	TranslatedBlocks int64 `json:"translated_blocks"`
+
 	// Workspace Name of the workspace that it is.
 	Workspace string `json:"workspace,omitempty"`
 }

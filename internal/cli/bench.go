@@ -47,7 +47,8 @@ func newBench(f *factory) *cobra.Command {
     (exec_p50_ms).
  6. All are ended: kill_ms.
  7. A second round of n: first_eval_ms, from the fork request until the last child
-    has answered; correct counts the right answers of it.
+    has answered; correct counts the right answers of it. What guest code had to
+    be translated for these children is jit_blocks_translated_per_child.
 
 Memory is the proportional set size (PSS) and CPU the time of all forkd processes:
 the daemon, what it started, and this one. Times are taken here, so they include
@@ -71,6 +72,7 @@ type benchResult struct {
 	ForkMs            float64 `json:"fork_ms"`
 	FirstEvalMs       float64 `json:"first_eval_ms"`
 	Correct           int     `json:"correct"`
+	TranslatedBlocks  float64 `json:"jit_blocks_translated_per_child"`
 	EvalP50Ms         float64 `json:"eval_p50_ms"`
 	EvalP99Ms         float64 `json:"eval_p99_ms"`
 	ExecP50Ms         float64 `json:"exec_p50_ms"`
@@ -266,10 +268,26 @@ func (b *bench) second(ctx context.Context) error {
 	err := b.with(ctx, b.n, func(boxes []client.SandboxInfo) (err error) {
 		b.result.Correct, err = probeAll(ctx, b.c, boxes)
 		b.result.FirstEvalMs = millis(time.Since(start))
-		return err
+		return errors.Join(err, b.countTranslated(ctx, boxes))
 	})
 	b.result.KillMs = killMs // that of children that have been in use
 	return err
+}
+
+// countTranslated counts the code that was new to these children.
+func (b *bench) countTranslated(ctx context.Context, boxes []client.SandboxInfo) error {
+	all, err := b.c.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	blocks := int64(0)
+	for _, s := range all {
+		if slices.ContainsFunc(boxes, func(box client.SandboxInfo) bool { return box.ID == s.ID }) {
+			blocks += s.TranslatedBlocks
+		}
+	}
+	b.result.TranslatedBlocks = float64(blocks) / float64(len(boxes))
+	return nil
 }
 
 func (b *bench) print() error {
@@ -280,6 +298,7 @@ func (b *bench) print() error {
 		{"children", fmt.Sprint(r.N)},
 		{"fork, all", number(r.ForkMs, "ms")},
 		{"fork and first evaluation, all", number(r.FirstEvalMs, "ms")},
+		{"blocks translated per child", fmt.Sprintf("%.1f", r.TranslatedBlocks)},
 		{"right answers", fmt.Sprintf("%d/%d", r.Correct, r.N)},
 		{"evaluation, median", number(r.EvalP50Ms, "ms")},
 		{"evaluation, 99th percentile", number(r.EvalP99Ms, "ms")},

@@ -42,17 +42,18 @@ func list[T any](s []T) []T {
 
 func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
 	out := api.SandboxInfo{
-		ID:             in.ID,
-		SnapshotTag:    in.SnapshotTag,
-		Engine:         in.Engine,
-		State:          api.SandboxInfoState(in.State),
-		Reason:         in.Reason,
-		CreatedAtUnix:  in.CreatedAt.Unix(),
-		PID:            os.Getpid(),
-		MemoryLimitMiB: orNil(in.MemoryLimitMiB),
-		PrivateKiB:     in.PrivateKiB,
-		BranchedFrom:   in.BranchedFrom,
-		Workspace:      in.Workspace,
+		ID:               in.ID,
+		SnapshotTag:      in.SnapshotTag,
+		Engine:           in.Engine,
+		State:            api.SandboxInfoState(in.State),
+		Reason:           in.Reason,
+		CreatedAtUnix:    in.CreatedAt.Unix(),
+		PID:              os.Getpid(),
+		MemoryLimitMiB:   orNil(in.MemoryLimitMiB),
+		PrivateKiB:       in.PrivateKiB,
+		TranslatedBlocks: int64(in.Translated),
+		BranchedFrom:     in.BranchedFrom,
+		Workspace:        in.Workspace,
 	}
 	if !in.ExpiresAt.IsZero() {
 		at := in.ExpiresAt.UTC()
