@@ -1,5 +1,6 @@
 // Package soft is the engine that emulates: riscv64 guests on an interpreter in
-// Go. It needs nothing from the host but memory.
+// Go and, on hosts that package jit knows, on native code made from theirs. It
+// needs nothing from the host but memory.
 //
 // An Engine shares decoded and translated code among the machines that it makes,
 // page by page: whatever snapshots, branches and branches of branches have in
@@ -18,7 +19,7 @@
 // to start come to it through atomics.
 //
 // A vCPU that waits for an interrupt is a goroutine blocked in a channel
-// receive. It holds no execution context (caches of some 100 KiB): those belong
+// receive. It holds no execution context (caches of some 200 KiB): those belong
 // to the Engine, are few, and are lent while guest code executes.
 //
 // Lock order: vm.devices, then vm.world for writing, then the locks of devices,

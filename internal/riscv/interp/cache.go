@@ -32,7 +32,7 @@ type cached struct {
 }
 
 // NewCache returns an empty cache of at most limit pages. A decoded page takes
-// 18 KiB. With native, code that is executed often is translated into it.
+// 18 KiB. With native, code is translated into it when it is first executed.
 func NewCache(limit int, native *jit.Cache) *Cache {
 	return &Cache{
 		limit: max(limit, 1), native: native,

@@ -8,10 +8,11 @@ import (
 	"github.com/forkd-dev/forkd/internal/riscv/mmu"
 )
 
-// Native code (package jit) executes what is executed often. The dispatcher
+// Native code (package jit) executes whatever can be translated. The dispatcher
 // below chooses: at each place where control may enter native code it does, or
-// has the place translated, or has the reference semantics execute a few
-// instructions. Both give the same results to the instruction.
+// has the place translated, or, where the page has been written since it was
+// decoded, has the reference semantics execute a few instructions. Both give the
+// same results to the instruction.
 
 // patience is how often control comes to a place before it is translated.
 const patience = 1

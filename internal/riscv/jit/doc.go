@@ -2,13 +2,16 @@
 // exists for amd64 on Linux; elsewhere Supported is false and nothing else here
 // may be used.
 //
-// What is translated is a region: the instructions of one page that control can
-// reach from an entry through branches and direct jumps inside the page. Nine
+// What is translated at a time is a region, which is a trace: the instructions of
+// one page that control passes from an entry on if it takes no branch, following
+// direct jumps inside the page, until it comes to code that there is already. Nine
 // guest registers live in host registers everywhere, the others in memory, so
 // that blocks have no state at their borders and any of them can lead to any
-// other. A page has a table of entries; jumps to other pages, and to what was
-// not translated yet, go through such tables. Code never changes once it is
-// published, and is shared by all machines whose page has the same contents.
+// other. A page has a table of entries, and jumps to other pages go through such
+// tables. A jump inside the page to what was not translated yet is a link: it goes
+// through a slot, a word of data that leads back to Go until there is code. Code
+// itself never changes once it is published, and is shared by all machines that
+// have the page in common.
 //
 // Loads and stores look into the TLB of package mmu; a run of accesses through
 // one base register looks once. Whatever native code cannot do, from a TLB miss

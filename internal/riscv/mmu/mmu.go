@@ -97,7 +97,8 @@ type MMU struct {
 	mxr   bool
 
 	loads, stores [numClasses]Bank[Host]
-	local         bool // a supervisor bank has entries that are not global
+	local         [numClasses]bool // a bank of the supervisor class has entries that are not global
+	localFetch    bool             // the caller's fetch bank of supervisor mode has
 	large         largePages
 	phys          [physSize]physEntry
 }
@@ -117,7 +118,7 @@ func (m *MMU) Flush() {
 		m.loads[i].Clear()
 		m.stores[i].Clear()
 	}
-	m.local = false
+	m.local, m.localFetch = [numClasses]bool{}, false
 	m.large = largePages{}
 	m.forgetPages()
 }
@@ -182,23 +183,29 @@ func (m *MMU) SetSATP(h *hart.Hart) (all, kernel bool) {
 	old := m.satp
 	m.satp = h.SATP()
 	all = hart.Sv39(old) != hart.Sv39(m.satp)
-	kernel = m.local
-	switch {
-	case all:
+	if all {
 		m.Flush()
-	case kernel:
-		m.dropKernel()
+	} else {
+		kernel = m.dropLocal()
 	}
 	m.Switch(h)
 	return all, kernel
 }
 
-func (m *MMU) dropKernel() {
-	for _, c := range []class{classKernel, classKernelU} {
-		m.loads[c].Clear()
-		m.stores[c].Clear()
+// dropLocal empties the supervisor banks that have entries which are not global,
+// and reports whether the caller has to do so with the fetch bank. It is mostly
+// the kernel's way to user memory (SUM) that has some.
+func (m *MMU) dropLocal() (fetch bool) {
+	for c, local := range m.local {
+		if local {
+			m.loads[c].Clear()
+			m.stores[c].Clear()
+			m.local[c] = false
+		}
 	}
-	m.local = false
+	fetch = m.localFetch
+	m.localFetch = false
+	return fetch
 }
 
 // FlushPage is SFENCE.VMA with an address: it forgets the translation of va in
@@ -225,11 +232,7 @@ func (m *MMU) FlushSpace(asid uint64) (space uint64, kernel bool) {
 	space = asid&(1<<asidBits-1) | valid
 	m.loads[classUser].DropSpace(space)
 	m.stores[classUser].DropSpace(space)
-	kernel = m.local
-	if kernel {
-		m.dropKernel()
-	}
-	return space, kernel
+	return space, m.dropLocal()
 }
 
 // FillLoad translates va for a load and enters the page into the TLB. A nil

@@ -99,8 +99,12 @@ func (m *MMU) leaf(va uint64, a Access, at, pte uint64, level int, global bool) 
 	if level > 0 {
 		m.large.add(va, level)
 	}
-	if !global && m.class != classUser {
-		m.local = true
+	switch {
+	case global || m.class == classUser:
+	case a == Fetch:
+		m.localFetch = true
+	default:
+		m.local[m.class] = true
 	}
 	return base | va&offset, false, NoFault
 }
