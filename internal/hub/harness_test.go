@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -146,15 +145,6 @@ func parse(t *testing.T, s string) Reference {
 		t.Fatal(err)
 	}
 	return ref
-}
-
-func parseURL(t *testing.T, s string) *url.URL {
-	t.Helper()
-	u, err := url.Parse(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
 }
 
 // push sends a snapshot of a home.

@@ -14,10 +14,7 @@ import (
 // decoded, has the reference semantics execute a few instructions. Both give the
 // same results to the instruction.
 
-// patience is how often control comes to a place before it is translated.
-const patience = 1
-
-// patch is how many instructions are interpreted where there is no code yet.
+// patch is how many instructions are interpreted where nothing is translated.
 const patch = 64
 
 // noPages is what the run loop finds pages in when there is native code: none,
