@@ -243,8 +243,8 @@ func (e WorkspaceState) Valid() bool {
 }
 
 // BranchMode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
-// source's snapshot or its last branch is stored, over what is stored already. `live`: as diff, and the branch can be
-// forked from at once, in memory, before its bytes are on disk.
+// source's snapshot or its last branch is stored, over what is stored already. `live`: another name for `diff`. In every
+// mode the branch can be forked from at once, in memory, before its bytes are on disk.
 type BranchMode string
 
 // BranchRequest What to make of a running sandbox.
@@ -658,8 +658,8 @@ type SnapshotDetail struct {
 	MemoryPhysicalBytes int64 `json:"memory_physical_bytes"`
 
 	// Mode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
-	// source's snapshot or its last branch is stored, over what is stored already. `live`: as diff, and the branch can be
-	// forked from at once, in memory, before its bytes are on disk.
+	// source's snapshot or its last branch is stored, over what is stored already. `live`: another name for `diff`. In every
+	// mode the branch can be forked from at once, in memory, before its bytes are on disk.
 	Mode BranchMode `json:"mode,omitempty"`
 
 	// Modules What the warm runtime has imported.
@@ -699,8 +699,8 @@ type SnapshotInfo struct {
 	Dir string `json:"dir"`
 
 	// Mode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
-	// source's snapshot or its last branch is stored, over what is stored already. `live`: as diff, and the branch can be
-	// forked from at once, in memory, before its bytes are on disk.
+	// source's snapshot or its last branch is stored, over what is stored already. `live`: another name for `diff`. In every
+	// mode the branch can be forked from at once, in memory, before its bytes are on disk.
 	Mode BranchMode `json:"mode,omitempty"`
 
 	// PauseMs How long the user processes of the source stood still for the branch, as measured.

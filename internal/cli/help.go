@@ -41,7 +41,8 @@ FORKD_HOME           where the daemon keeps its data; $XDG_DATA_HOME/forkd or
 FORKD_HUB_URL        the hub that names such as owner/name are of, for push and pull
 FORKD_HUB_TOKEN      bearer token for the hub
 FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
-                     sources otherwise`,
+                     sources otherwise
+FORKD_JIT            off: the daemon interprets guest code and translates none of it`,
 	}
 }
 

@@ -37,11 +37,11 @@ func newSnapshot(f *factory) *cobra.Command {
 --from-sandbox, branch a running sandbox, which goes on running.
 
 A branch holds the sandbox as it is: processes, open files, the state of the
-interpreter, file data, background jobs. Its mode says what is stored:
+interpreter, file data, background jobs. It can be forked from at once, while its
+bytes are still on their way to the disk. Its mode says what is stored:
 
-  live  what has changed since the sandbox's snapshot or its last branch; the branch
-        can be forked from at once, before its bytes are on disk
-  diff  the same, but it can be forked from only when it is on disk
+  live  what has changed since the sandbox's snapshot or its last branch
+  diff  the same under the name that it has elsewhere
   full  everything, so that it stands on no other snapshot`,
 		Example: `  forkd snapshot --tag science --modules numpy,json --packages jq
   forkd snapshot --tag shell --runtime none --setup 'echo hello > /etc/motd'

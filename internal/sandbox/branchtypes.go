@@ -12,8 +12,9 @@ const (
 	// BranchDiff stores what has changed since the source's snapshot or its last
 	// branch, over the layers that are stored already.
 	BranchDiff BranchMode = "diff"
-	// BranchLive stores what BranchDiff does, and can be forked from at once,
-	// while its bytes are still on their way to the disk.
+	// BranchLive is another name for BranchDiff, which some users know. In every
+	// mode a branch can be forked from at once, while its bytes are still on their
+	// way to the disk.
 	BranchLive BranchMode = "live"
 )
 
