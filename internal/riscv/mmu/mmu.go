@@ -101,6 +101,8 @@ type MMU struct {
 	localFetch    bool             // the caller's fetch bank of supervisor mode has
 	large         largePages
 	phys          [physSize]physEntry
+	held          holds
+	storing       uint64 // GVA that FillStore is about
 }
 
 // Attach makes m serve a hart, with empty caches.
@@ -244,6 +246,7 @@ func (m *MMU) FillLoad(va uint64) (p *page.Page, gpa uint64, f Fault) {
 	}
 	if p = m.Page(gpa); p != nil {
 		*m.Loads.At(va) = Entry[Host]{va&pageMask | m.Space, HostOf(p, va)}
+		m.held.add(p)
 	}
 	return p, gpa, NoFault
 }
@@ -254,6 +257,7 @@ func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
 	if f != NoFault {
 		return nil, 0, f
 	}
+	m.storing = va
 	if p, f = m.WritePage(gpa); f != NoFault {
 		return nil, 0, f
 	}

@@ -58,12 +58,39 @@ func (m *MMU) forget(gpa uint64, old *page.Page) {
 	if e := m.physAt(gpa); e.tag == gpa&pageMask|1 {
 		*e = physEntry{}
 	}
+	held := m.held.of(old)
+	if *held == 0 {
+		return
+	}
+	if *held == 1 {
+		// Mostly it was loaded from where it is stored to now.
+		for i := range m.loads {
+			if e := m.loads[i].At(m.storing); e.Tag != 0 && e.To == HostOf(old, e.Tag) {
+				*e = Entry[Host]{}
+				*held = 0
+				return
+			}
+		}
+	}
 	for i := range m.loads {
 		dropPage(&m.loads[i], old)
 	}
 }
 
+// holds counts, by places in host memory, how often a page was entered into a
+// bank for loads since all banks were empty: looking through the banks for a page
+// that moves costs more than copying it. Pages share counters, and entries that
+// others have displaced still count, so that there are never too few.
+type holds [4096]uint8
+
+func (h *holds) add(p *page.Page) {
+	if n := h.of(p); *n < 255 {
+		*n++
+	}
+}
+
 func (m *MMU) forgetPages() {
 	clear(m.phys[:])
+	clear(m.held[:])
 	m.view.Reset()
 }

@@ -22,6 +22,11 @@ func (h Host) Page(va uint64) *page.Page {
 	return (*page.Page)(unsafe.Add(unsafe.Pointer(nil), uintptr(h)+uintptr(va&pageMask)))
 }
 
+// of returns the counter of a page.
+func (h *holds) of(p *page.Page) *uint8 {
+	return &h[uintptr(unsafe.Pointer(p))/pageSize%uintptr(len(h))]
+}
+
 // word returns the aligned 64-bit word of p at the offset of gpa. Guests are
 // little-endian, and so are the hosts that this code is built for.
 func word(p *page.Page, gpa uint64) *uint64 {
