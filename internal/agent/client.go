@@ -25,8 +25,9 @@ type DialFunc func(ctx context.Context, port uint32) (net.Conn, error)
 type Client struct {
 	dial DialFunc
 
-	mu         sync.Mutex // guards evaluators
+	mu         sync.Mutex // guards what follows
 	evaluators map[string]*evaluator
+	refreshed  *call // the connection of a refresh that has succeeded
 }
 
 // NewClient returns a client. It connects when it is used.
@@ -37,10 +38,14 @@ func NewClient(dial DialFunc) *Client {
 // Close drops the kept connections. The client can be used again.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	evaluators := c.evaluators
+	evaluators, refreshed := c.evaluators, c.refreshed
+	c.refreshed = nil
 	c.mu.Unlock()
 	for _, e := range evaluators {
 		e.disconnect()
+	}
+	if refreshed != nil {
+		refreshed.close()
 	}
 	return nil
 }
@@ -144,16 +149,49 @@ func (h *Held) Abandon() { h.call.close() }
 // Refresh gives a restored guest its identity and lets its processes go. It is the first request in a restored guest; until
 // it has succeeded, nothing else is answered but Ping, Resume and PowerOff.
 func (c *Client) Refresh(ctx context.Context, r *wire.Refresh) error {
+	finish, err := c.BeginRefresh(ctx, r)
+	if err != nil {
+		return err
+	}
+	return finish()
+}
+
+// BeginRefresh asks for a Refresh, and finish waits for the answer. In between an evaluation may be asked for: it waits in
+// the guest until the runtime is refreshed, and it counts for nothing if finish fails.
+func (c *Client) BeginRefresh(ctx context.Context, r *wire.Refresh) (finish func() error, err error) {
 	payload, err := r.AppendBinary(nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	call, err := c.send(ctx, wire.TypeRefresh, payload)
+	call, err := c.connect(ctx, wire.AgentPort)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	call.close()
-	return nil
+	if err := call.out.Frame(wire.TypeRefresh, payload); err != nil {
+		call.close()
+		return nil, lost(ctx, err)
+	}
+	return func() error {
+		if err := call.readReply(); err != nil {
+			call.close()
+			return err
+		}
+		c.keep(call)
+		return nil
+	}, nil
+}
+
+// keep leaves the connection of a refresh open: closing it would wake the guest once more. It closes its end itself when it
+// has something else to do.
+func (c *Client) keep(call *call) {
+	call.stop()
+	c.mu.Lock()
+	former := c.refreshed
+	c.refreshed = call
+	c.mu.Unlock()
+	if former != nil {
+		former.close()
+	}
 }
 
 // order runs an operation whose answer is empty.

@@ -69,7 +69,7 @@ func TestPackNeedsNothingOfWhereItWasMade(t *testing.T) {
 	from := serve(t, cloneHome(t))
 	id := from.fork(t, 1)[0]
 	from.eval(t, id, "x = 21")
-	from.sh(t, id, "echo kept > /root/note; (while sleep 0.2; do echo >> /root/ticks; done) > /dev/null 2>&1 &")
+	from.sh(t, id, "echo kept > /root/note; : > /root/ticks; (while sleep 0.2; do echo >> /root/ticks; done) > /dev/null 2>&1 &")
 	if _, err := from.Branch(limited(t, patience), id, client.BranchRequest{Tag: "thought"}); err != nil {
 		t.Fatal(err)
 	}

@@ -384,6 +384,16 @@ func (m *Machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 	return conn, err
 }
 
+// Open is Dial for one of our own services in the guest, without waiting for its
+// answer; see vsock.Mux.Open.
+func (m *Machine) Open(_ context.Context, port uint32) (net.Conn, error) {
+	conn, err := m.devices.mux.Open(port)
+	if err != nil && m.ended() {
+		return nil, fmt.Errorf("%w: %s", ErrEnded, m.ending)
+	}
+	return conn, err
+}
+
 // Done is closed when the machine ends by itself.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 

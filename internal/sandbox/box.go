@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent"
@@ -28,23 +29,27 @@ const refreshTime = 60 * time.Second
 //
 // Lock order: box.mu is a leaf.
 type box struct {
-	id        string
-	tag       string // of its snapshot, or of that which a temporary one was branched from
-	manifest  *snapshot.Manifest
-	engine    string
-	created   time.Time
-	restored  time.Time // when its machine was made: after created if it was rolled back
-	expires   time.Time // zero: never
-	limitMiB  int
-	workspace string // that it is, if any
-	machine   *machine.Machine
-	agent     *agent.Client
-	slots     chan struct{} // shared: activations in progress
-	turn      chan struct{} // holds a token while nobody branches, suspends or replaces it
-	wakeOnce  sync.Once
-	awake     chan struct{} // closed when activation has ended
-	wakeErr   error         // written before awake is closed
-	closeOnce sync.Once
+	id         string
+	tag        string // of its snapshot, or of that which a temporary one was branched from
+	first      string // tag when it was forked: another one if it was rolled back since
+	manifest   *snapshot.Manifest
+	engine     string
+	created    time.Time
+	restored   time.Time // when its machine was made: after created if it was rolled back
+	expires    time.Time // zero: never
+	limitMiB   int
+	workspace  string // that it is, if any
+	machine    *machine.Machine
+	agent      *agent.Client
+	slots      chan struct{} // shared: activations in progress
+	turn       chan struct{} // holds a token while nobody branches, suspends or replaces it
+	wakeOnce   sync.Once
+	called     chan struct{} // closed when the guest has been asked to refresh itself
+	awake      chan struct{} // closed when activation has ended
+	evaluating atomic.Bool   // somebody evaluates who has not waited for that
+	evaluated  chan struct{} // closed when that has ended
+	wakeErr    error         // written before awake is closed
+	closeOnce  sync.Once
 
 	mu     sync.Mutex
 	snap   *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
@@ -63,6 +68,7 @@ func (b *box) activate(ctx context.Context) error {
 			defer func() { <-b.slots }()
 			b.wakeErr = b.refresh()
 			close(b.awake)
+			b.firstEval()
 		}()
 	})
 	select {
@@ -80,7 +86,12 @@ func (b *box) refresh() error {
 		return b.dead()
 	}
 	id := b.identity()
-	if err := b.agent.Refresh(ctx, &id); err != nil {
+	finish, err := b.agent.BeginRefresh(ctx, &id)
+	if err == nil {
+		close(b.called)
+		err = finish()
+	}
+	if err != nil {
 		b.mu.Lock()
 		b.reason = "the guest could not be made itself after the fork: " + err.Error()
 		b.mu.Unlock()
@@ -88,6 +99,67 @@ func (b *box) refresh() error {
 		return b.dead()
 	}
 	return nil
+}
+
+// patientEval is the shortest time limit that a refresh may count towards.
+const patientEval = time.Second
+
+// evaluate is agent.Eval in a child that need not be awake. The evaluation and the
+// refresh ahead of it are sent together, so that the guest wakes up once for both:
+// its runtime stands still until it is refreshed.
+func (m *Manager) evaluate(ctx context.Context, b *box, req agent.EvalRequest) (*agent.EvalResult, error) {
+	if b.isAwake() || req.Timeout > 0 && req.Timeout < patientEval {
+		if err := b.activate(ctx); err != nil {
+			return nil, err
+		}
+		m.touch(b)
+		return b.agent.Eval(ctx, req)
+	}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if b.evaluating.CompareAndSwap(false, true) {
+		defer close(b.evaluated)
+	}
+	go func() {
+		if b.activate(both) != nil {
+			cancel()
+		}
+	}()
+	select {
+	case <-b.called:
+	case <-both.Done():
+		return nil, b.activate(ctx)
+	}
+	m.touch(b)
+	result, err := b.agent.Eval(both, req)
+	if e := b.activate(ctx); e != nil {
+		return nil, e
+	}
+	return result, err
+}
+
+// firstEval gives an evaluation that was sent along with the refresh, if there is
+// one, a moment to end before the next child is woken: a guest that has to share its
+// processor with many others for its first steps takes more of them, for its clock
+// ticks meanwhile.
+func (b *box) firstEval() {
+	const moment = 20 * time.Millisecond
+	if !b.evaluating.Load() {
+		return
+	}
+	select {
+	case <-b.evaluated:
+	case <-time.After(moment):
+	}
+}
+
+func (b *box) isAwake() bool {
+	select {
+	case <-b.awake:
+		return true
+	default:
+		return false
+	}
 }
 
 // identity is what makes this child different from its siblings.
@@ -114,7 +186,11 @@ func (b *box) ready(ctx context.Context) error {
 // dead is the error for a guest that cannot be reached any more. How the
 // connection to it broke is nobody's concern; why it ended is.
 func (b *box) dead() error {
-	return fail(SandboxDead, "fork another one", "sandbox %s has ended: %s", b.id, b.endReason())
+	reason := b.endReason()
+	if reason == reasonRolled {
+		return rolledBack(b.id)
+	}
+	return fail(SandboxDead, "fork another one", "sandbox %s has ended: %s", b.id, reason)
 }
 
 // giveUp ends the sandbox for a reason of the host's.
@@ -175,6 +251,7 @@ func (b *box) info() Info {
 		ExpiresAt:      b.expires,
 		MemoryLimitMiB: b.limitMiB,
 		PrivateKiB:     int64(b.machine.PrivateBytes()) >> 10,
+		Translated:     b.machine.Counters().Translated,
 		BranchedFrom:   b.manifest.BranchedFrom,
 		Workspace:      b.workspace,
 	}

@@ -105,13 +105,16 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.manifest.Runtime == "" {
 		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
 	}
-	if b, err = m.use(ctx, id); err != nil {
-		return nil, err
+	if b.state() != Running {
+		return nil, b.dead()
 	}
-	r, err := b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
+	r, err := m.evaluate(ctx, b, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
 		r, err = t.Result, nil
 		r.Error.Type, r.Error.Message = "TimeoutError", t.Error()
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return nil, e // it did not get as far as the guest
 	}
 	if err != nil {
 		return nil, b.guestError(err, "evaluating")

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -141,6 +142,7 @@ func each(n int, do func(i int)) {
 // birth is what a sandbox gets besides its snapshot.
 type birth struct {
 	id, tag   string
+	first     string // tag of what it was forked from, if it is rolled back
 	workspace string
 	created   time.Time
 	expires   time.Time // zero: never
@@ -177,6 +179,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 	b := &box{
 		id:        c.id,
 		tag:       c.tag,
+		first:     cmp.Or(c.first, c.tag),
 		manifest:  snap.Manifest,
 		engine:    src.engine.Name(),
 		created:   c.created,
@@ -186,7 +189,9 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 		workspace: c.workspace,
 		slots:     m.active,
 		turn:      make(chan struct{}, 1),
+		called:    make(chan struct{}),
 		awake:     make(chan struct{}),
+		evaluated: make(chan struct{}),
 	}
 	b.turn <- struct{}{}
 	cfg.OnEnd = func() { m.retire(b) }
@@ -195,7 +200,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 		return nil, fmt.Errorf("restoring machine: %w", err)
 	}
 	b.snap = snap.Retain()
-	b.agent = agent.NewClient(b.machine.Dial)
+	b.agent = agent.NewClient(b.machine.Open)
 	if man := snap.Manifest; man.Runtime != "" {
 		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	}
@@ -333,11 +338,17 @@ func (m *Manager) Sandbox(id string) (*Info, error) {
 	return &info, nil
 }
 
-// Kill ends a sandbox. When it returns the sandbox's memory has been freed.
+// Kill ends a sandbox. When it returns the sandbox's memory has been freed. A
+// running workspace is in use: what it has done since its last suspension would be
+// lost without a word.
 func (m *Manager) Kill(id string) error {
 	b, err := m.box(id)
 	if err != nil {
 		return err
+	}
+	if b.workspace != "" && b.state() == Running {
+		return fail(InUse, fmt.Sprintf("`forkd workspace suspend %s` keeps its state, `forkd workspace rm %s` gives it up", b.workspace, b.workspace),
+			"sandbox %s is workspace %q, which runs", id, b.workspace)
 	}
 	m.drop(b, reasonKilled)
 	return nil

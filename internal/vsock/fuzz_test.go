@@ -96,7 +96,7 @@ func (w *world) step() {
 	op := w.byte() % 15
 	switch op {
 	case 0:
-		if c, err := w.mux.request(uint32(w.byte() % 4)); err == nil {
+		if c, err := w.mux.request(uint32(w.byte()%4), 0); err == nil {
 			w.conns = append(w.conns, c)
 		}
 		return

@@ -209,6 +209,13 @@ func (m *Mux) Ready() bool {
 	return len(m.resets) < maxResets
 }
 
+// Connected implements virtio/vsock.Host.
+func (m *Mux) Connected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.conns) > 0
+}
+
 // Pending implements virtio/vsock.Host.
 func (m *Mux) Pending() bool {
 	m.mu.Lock()

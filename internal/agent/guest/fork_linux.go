@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/forkd-dev/forkd/internal/agent/proc"
 	"github.com/forkd-dev/forkd/internal/agent/quiet"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
@@ -124,6 +124,7 @@ func (s *Server) count() (wire.QuiesceReply, error) {
 // refresh allocates lies ready. Free memory is kept, because a page that is given back costs a fault and a clearing when it
 // is needed again.
 func (s *Server) settle() error {
+	proc.YieldAll()
 	runtime.GC()
 	for range rehearsals {
 		if err := s.rehearse(); err != nil {
@@ -138,35 +139,26 @@ const rehearsals = 2
 
 // rehearse goes through a refresh that changes nothing: a connection, the request and its answer, the identity files.
 func (s *Server) rehearse() error {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
 	}
-	server, err := quiet.NewConn(fds[0], "rehearsal")
-	if err != nil {
-		unix.Close(fds[1])
-		return err
-	}
+	server, client := quiet.FreshOf(fds[0]), quiet.FreshOf(fds[1])
 	defer server.Close()
-	client, err := quiet.NewConn(fds[1], "rehearsal")
-	if err != nil {
-		return err
-	}
 	defer client.Close()
 	payload, err := rehearsal.AppendBinary(nil)
 	if err != nil {
 		return err
 	}
-	if err := wire.NewWriter(client).Frame(wire.TypeRefresh, payload); err != nil {
+	if _, err := client.WriteNow(wire.AppendFrame(nil, wire.TypeRefresh, payload)); err != nil {
 		return err
 	}
-	_ = server.SetReadDeadline(time.Now().Add(s.cfg.Patience))
-	session := s.session(server)
-	session.onRefresh = s.pretend
-	session.run()
-	_ = server.Shutdown()
-	kind, payload, err := wire.NewReader(client).Next()
-	if err == nil && kind == wire.TypeError {
+	if !s.refreshed(server, s.begin(server), s.pretend) {
+		return errors.New("the request was not understood")
+	}
+	answer := make([]byte, len(s.first))
+	n, err := client.ReadNow(answer)
+	if kind, payload, _ := wire.WholeFrame(answer[:n]); err == nil && kind != wire.TypeOK {
 		err = wire.DecodeError(payload)
 	}
 	return err

@@ -3,6 +3,7 @@ package guest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -54,7 +55,9 @@ type Server struct {
 	listener *quiet.Conn
 	// heldSession serves what is answered while quiesced; it is made ahead.
 	heldSession *session
-	retired     *quiet.Conn // answered, shut down, closed when the next connection comes
+	retired     io.Closer    // connection that was answered; closed when the next one comes
+	first       [512]byte    // what a connection begins with; holds a refresh
+	request     wire.Refresh // the last one
 
 	sessions sync.WaitGroup // connections that are being served, but for those while quiesced
 	served   chan struct{}  // closed when Serve has returned
@@ -140,7 +143,7 @@ func (s *Server) Listen() error {
 func (s *Server) Serve() error {
 	defer close(s.served)
 	for {
-		conn, err := s.listener.Accept()
+		fresh, err := s.listener.Accept()
 		if errors.Is(err, os.ErrClosed) {
 			return nil
 		}
@@ -154,26 +157,43 @@ func (s *Server) Serve() error {
 			}
 			return fmt.Errorf("accepting: %w", err)
 		}
-		if s.holding() != quiesced {
-			s.retire(nil)
-			s.sessions.Go(func() { s.serve(conn) })
+		if s.holding() == quiesced {
+			s.serveHeld(fresh)
 			continue
 		}
-		s.serveHeld(conn)
+		s.retire(nil)
+		if conn, err := fresh.Conn(); err == nil {
+			s.sessions.Go(func() { s.serve(conn) })
+		}
 	}
 }
 
 // serveHeld answers one connection while quiesced, with no system call that wakes the runtime's monitor thread.
-func (s *Server) serveHeld(conn *quiet.Conn) {
+func (s *Server) serveHeld(fresh quiet.Fresh) {
+	begin := s.begin(fresh)
+	if s.refreshed(fresh, begin, s.refresh) {
+		s.retire(fresh) // shutting it down would make the client answer
+		return
+	}
+	conn, err := fresh.Conn()
+	if err != nil {
+		return
+	}
 	// A peer that says nothing must not keep the refresh out for ever.
 	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.Patience))
-	s.heldSession.reuse(conn).run()
+	s.heldSession.reuse(begin, conn).run()
 	_ = conn.Shutdown()
 	s.retire(conn)
 }
 
+// begin reads what the client of a connection has sent already.
+func (s *Server) begin(fresh quiet.Fresh) []byte {
+	n, _ := fresh.ReadNow(s.first[:]) // what is wrong shows again
+	return s.first[:n]
+}
+
 // retire closes the connection that was retired before and keeps conn instead.
-func (s *Server) retire(conn *quiet.Conn) {
+func (s *Server) retire(conn io.Closer) {
 	if s.retired != nil {
 		s.retired.Close()
 	}

@@ -2,6 +2,8 @@ package guest
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"io"
 
 	"golang.org/x/sys/unix"
@@ -13,21 +15,39 @@ import (
 // session is one connection with its one operation.
 type session struct {
 	*Server
-	buffer    *bufio.Reader // beneath in
-	in        *wire.Reader
-	out       *wire.Writer
-	onRefresh func(*wire.Refresh) error
+	buffer *bufio.Reader // beneath in
+	in     *wire.Reader
+	out    *wire.Writer
 }
 
 func (s *Server) session(conn *quiet.Conn) *session {
-	// The buffer holds a refresh, so that one read gets it all.
 	buffer := bufio.NewReaderSize(conn, 512)
-	return &session{s, buffer, wire.NewReader(buffer), wire.NewWriter(conn), s.refresh}
+	return &session{s, buffer, wire.NewReader(buffer), wire.NewWriter(conn)}
 }
 
-// reuse makes a session that is over serve another connection, with the memory that it has.
-func (s *session) reuse(conn *quiet.Conn) *session {
-	s.buffer.Reset(conn)
+// refreshed answers a connection that begins with a whole refresh, and reports whether this one did. It is how every child
+// begins, so it is done with as little as possible: no buffers, and the poller never hears of the connection.
+func (s *Server) refreshed(fresh quiet.Fresh, begin []byte, refresh func(*wire.Refresh) error) bool {
+	kind, payload, ok := wire.WholeFrame(begin)
+	if !ok || kind != wire.TypeRefresh {
+		return false
+	}
+	err := s.request.UnmarshalBinary(payload)
+	if err == nil {
+		err = refresh(&s.request)
+	}
+	kind, payload = wire.TypeOK, nil
+	if err != nil {
+		kind = wire.TypeError
+		payload, _ = json.Marshal(wire.AsError(err)) // it has nothing that could not be encoded
+	}
+	_, _ = fresh.WriteNow(wire.AppendFrame(begin[:0], kind, payload)) // the client may be gone already
+	return true
+}
+
+// reuse makes a session that is over serve another connection, of which something has been read, with the memory that it has.
+func (s *session) reuse(begin []byte, conn *quiet.Conn) *session {
+	s.buffer.Reset(io.MultiReader(bytes.NewReader(begin), conn))
 	s.in.Reset(s.buffer)
 	s.out.Reset(conn)
 	return s
@@ -46,7 +66,7 @@ func (s *session) run() {
 	case wire.TypeRefresh:
 		var r wire.Refresh
 		if err = r.UnmarshalBinary(payload); err == nil {
-			err = s.onRefresh(&r)
+			err = s.refresh(&r)
 		}
 		s.done(nil, err)
 	case wire.TypeRequest:

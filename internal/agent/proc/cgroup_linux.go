@@ -24,6 +24,7 @@ type Cgroup struct {
 	// The freezer stays open because thawing happens in every restored child and must not pay for a path walk.
 	file   *os.File
 	freeze *quiet.File
+	frozen bool // since Stop; thawing what is not frozen would cost every child its share of a refresh
 }
 
 // NewCgroup makes the cgroup name below parent, or takes it over when it exists. A nil parent yields a Cgroup that does
@@ -104,6 +105,7 @@ func (c *Cgroup) Stop() error {
 	if !c.Real() {
 		return nil
 	}
+	c.frozen = true
 	if err := c.freeze.WriteAt([]byte("1"), 0); err != nil {
 		return fmt.Errorf("freezing %s: %w", c.path, err)
 	}
@@ -135,12 +137,13 @@ func (c *Cgroup) Freeze(patience time.Duration) error {
 
 // Thaw lets the processes go on.
 func (c *Cgroup) Thaw() error {
-	if !c.Real() {
+	if !c.Real() || !c.frozen {
 		return nil
 	}
 	if err := c.freeze.WriteAt([]byte("0"), 0); err != nil {
 		return fmt.Errorf("thawing %s: %w", c.path, err)
 	}
+	c.frozen = false
 	return nil
 }
 

@@ -58,6 +58,12 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// Linger waits until there is something to read, at most for d. It waits in the kernel and keeps the processor: the way
+// through the poller and back costs more than a short answer.
+func (c *Conn) Linger(d time.Duration) {
+	_ = c.raw.Control(func(fd uintptr) { readable(fd, d) })
+}
+
 // Write writes all of p. A peer that has gone is an error, not a signal.
 func (c *Conn) Write(p []byte) (done int, err error) {
 	for done < len(p) {
@@ -79,21 +85,63 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 }
 
 // Accept accepts a connection on a listening socket.
-func (c *Conn) Accept() (*Conn, error) {
+func (c *Conn) Accept() (Fresh, error) {
 	var fd int
 	var errno unix.Errno
+	looked := false
 	err := c.raw.Read(func(listener uintptr) bool {
+		if !looked {
+			// To try, the kernel makes a socket and throws it away again.
+			looked = true
+			if !readable(listener, 0) {
+				return false
+			}
+		}
 		fd, errno = retry(func() (int, unix.Errno) { return accept(listener) })
 		return errno != unix.EAGAIN
 	})
 	if err != nil {
-		return nil, ended(err)
+		return Fresh{}, ended(err)
 	}
 	if errno != 0 {
-		return nil, os.NewSyscallError("accept", errno)
+		return Fresh{}, os.NewSyscallError("accept", errno)
 	}
-	return wrap(fd, "connection")
+	return Fresh{uintptr(fd)}, nil
 }
+
+// Fresh is an accepted connection that the runtime's poller does not know of. Getting to know it is most of what a short
+// exchange over it would cost. It is for one goroutine.
+type Fresh struct{ fd uintptr }
+
+// FreshOf takes over a descriptor, which must be non-blocking.
+func FreshOf(fd int) Fresh { return Fresh{uintptr(fd)} }
+
+// ReadNow reads what is there already, which may be nothing.
+func (f Fresh) ReadNow(p []byte) (int, error) {
+	n, errno := retry(func() (int, unix.Errno) { return read(f.fd, p) })
+	switch {
+	case errno == unix.EAGAIN:
+		return 0, nil
+	case errno != 0:
+		return 0, os.NewSyscallError("read", errno)
+	}
+	return n, nil
+}
+
+// WriteNow writes what there is room for.
+func (f Fresh) WriteNow(p []byte) (int, error) {
+	n, errno := retry(func() (int, unix.Errno) { return write(f.fd, p) })
+	if errno != 0 {
+		return 0, os.NewSyscallError("write", errno)
+	}
+	return n, nil
+}
+
+// Conn makes a Conn of it, which takes it over.
+func (f Fresh) Conn() (*Conn, error) { return wrap(int(f.fd), "connection") }
+
+// Close releases the descriptor. It is an ordinary system call.
+func (f Fresh) Close() error { return unix.Close(int(f.fd)) }
 
 // Shutdown ends the connection in both directions without releasing the descriptor.
 func (c *Conn) Shutdown() error {

@@ -4,6 +4,7 @@ package quiet
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,15 @@ func ftruncate(fd uintptr, size int64) unix.Errno {
 func accept(fd uintptr) (int, unix.Errno) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, fd, 0, 0, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0, 0)
 	return int(n), errno
+}
+
+// readable reports whether reading, or accepting, does not have to wait, after a wait of at most d. If it cannot tell, it
+// says so.
+func readable(fd uintptr, d time.Duration) bool {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	wait := unix.NsecToTimespec(int64(d))
+	n, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), 1, uintptr(unsafe.Pointer(&wait)), 0, 0, 0)
+	return n != 0 || errno != 0
 }
 
 func shutdown(fd uintptr) unix.Errno {

@@ -14,7 +14,9 @@
 //	24     u64  number of the hold or renewal, echoed when it has ended
 //	32     u64  address of the state of Python's generator in the process, or 0; written by the runtime
 //	40     u64  the same for numpy's
-//	64     2560 bytes of seed; the first 64 are fit for cryptography
+//	64     64 bytes of seed that are fit for cryptography
+//	128    2496 bytes of seed for Python's generator
+//	2624   2496 bytes of seed for numpy's
 //
 // The agent reaches the page with pread and pwrite, the runtime maps it; both see the same page cache. The process runs in
 // a cgroup of its own below Config.Cgroup, so that it can be thawed and reseeded while user processes are still held.

@@ -1,6 +1,7 @@
 package warm
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 
@@ -76,7 +77,8 @@ func (r *Runtime) open() (l *launchFiles, err error) {
 		return l, err
 	}
 	r.mu.Lock()
-	r.page, r.control, r.frames = page, control, wire.NewReader(control)
+	// An answer to an order is one read.
+	r.page, r.control, r.frames = page, control, wire.NewReader(bufio.NewReaderSize(control, 512))
 	r.mu.Unlock()
 	return l, nil
 }
@@ -117,6 +119,7 @@ func (r *Runtime) spawn(l *launchFiles) error {
 	if err != nil {
 		return proc.StartError(err, spec.Path, spec.Dir)
 	}
+	proc.Yield(p.PID)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proc, r.pid, r.oomKills = p, p.PID, kills

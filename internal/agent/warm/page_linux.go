@@ -22,8 +22,8 @@ const (
 	offSequence = 24
 	offStates   = 32
 	offSeed     = 64
-	seedSize    = 2560
-	pageSize    = 4096
+	seedSize    = pureSize + stateCount*twisterSize
+	pageSize    = 8192
 	pureSize    = 64            // of the seed, straight from the kernel
 	entropySize = pureSize + 16 // what a reseed takes from the kernel
 
@@ -48,7 +48,8 @@ func newPage() (*page, error) {
 		return nil, fmt.Errorf("making shared page: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), "shared page")
-	if err := file.Truncate(pageSize); err != nil {
+	// Written, so that no child has to find memory for it.
+	if _, err := file.Write(make([]byte, pageSize)); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("making shared page: %w", err)
 	}
@@ -100,14 +101,11 @@ func (p *page) states() (addresses [stateCount]uint64, err error) {
 	return addresses, err
 }
 
-// release ends a hold. With fresh entropy, the runtime's generators get new states: the first bytes of the seed are the
-// entropy itself, for generators that must not be guessed; the rest is expanded from its end, for those with so large a
-// state that the kernel would take longer to fill it than to do everything else, and that are no secret anyway.
-func (p *page) release(entropy *[entropySize]byte, buf []byte) error {
+// release ends a hold, with new states for the runtime's generators if there is a seed.
+func (p *page) release(seed []byte) error {
 	order := [2]byte{1, 0}
-	if entropy != nil {
-		expand(entropy, buf)
-		if err := p.io.WriteAt(buf, offSeed); err != nil {
+	if seed != nil {
+		if err := p.io.WriteAt(seed, offSeed); err != nil {
 			return err
 		}
 		order[1] = 1
@@ -115,16 +113,17 @@ func (p *page) release(entropy *[entropySize]byte, buf []byte) error {
 	return p.io.WriteAt(order[:], offGo)
 }
 
-// expand fills buf with the pure part of the entropy and numbers that follow from the rest: a SplitMix sequence whose
-// start and step are both random.
-func expand(entropy *[entropySize]byte, buf []byte) {
-	n := copy(buf, entropy[:pureSize])
+// expand makes a seed. Its first bytes are the entropy itself, for generators that must not be guessed; the rest is expanded
+// from the entropy's end, for those with so large a state that the kernel would take longer to fill it than to do everything
+// else, and that are no secret anyway: a SplitMix sequence whose start and step are both random.
+func expand(entropy *[entropySize]byte, words *[seedSize / 8]uint64) {
+	copy(bytesOf(words[:]), entropy[:pureSize])
 	state := binary.NativeEndian.Uint64(entropy[pureSize:])
 	step := binary.NativeEndian.Uint64(entropy[pureSize+8:]) | 1
-	for ; n+8 <= len(buf); n += 8 {
+	for i := pureSize / 8; i < len(words); i++ {
 		state += step
 		z := (state ^ state>>30) * 0xbf58476d1ce4e5b9
 		z = (z ^ z>>27) * 0x94d049bb133111eb
-		binary.NativeEndian.PutUint64(buf[n:], z^z>>31)
+		words[i] = z ^ z>>31
 	}
 }

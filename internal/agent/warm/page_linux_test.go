@@ -11,8 +11,9 @@ func TestExpand(t *testing.T) {
 	for i := range entropy {
 		entropy[i] = byte(i)
 	}
-	base := make([]byte, seedSize)
-	expand(&entropy, base)
+	var words, other [seedSize / 8]uint64
+	expand(&entropy, &words)
+	base := bytesOf(words[:])
 	if !bytes.Equal(base[:pureSize], entropy[:pureSize]) {
 		t.Error("the first bytes are not the entropy itself")
 	}
@@ -28,9 +29,7 @@ func TestExpand(t *testing.T) {
 	for i := range entropy {
 		changed := entropy
 		changed[i] ^= 2
-		other := make([]byte, seedSize)
-		expand(&changed, other)
-		if bytes.Equal(base, other) {
+		if expand(&changed, &other); other == words {
 			t.Errorf("byte %d of the entropy changes nothing", i)
 		}
 	}
@@ -42,10 +41,9 @@ func TestPageCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	var entropy [entropySize]byte
-	entropy[0] = 9
-	buf := make([]byte, seedSize)
-	if err := p.release(&entropy, buf); err != nil {
+	seed := make([]byte, seedSize)
+	seed[0] = 9
+	if err := p.release(seed); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, offSeed+1)

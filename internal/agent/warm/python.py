@@ -11,7 +11,7 @@ import builtins
 # Functions look builtins up in this private copy, so that user code may spoil its own without spoiling the server.
 __builtins__ = dict(vars(builtins))
 
-import _random, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, operator, os, random, re, select
+import _random, _socket, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, operator, os, random, re, select
 import signal, socket, struct, sys, traceback, types
 
 # Frame types and limits, as in package wire.
@@ -30,7 +30,7 @@ MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 # The shared page, as in package warm.
 COMMAND, STATE, GO, RESEED, RENEW = 0, 1, 2, 3, 4
 CURRENT, TARGET, SEQUENCE, STATES = slice(8, 16), slice(16, 24), slice(24, 32), slice(32, 48)
-SEED_RANDOM, SEED_SSL, SEED_NUMPY = slice(64, 96), slice(96, 128), slice(128, 128 + 2496)
+SEED, SEED_RANDOM, SEED_NUMPY, PAGE = slice(64, 128), slice(128, 2624), slice(2624, 5120), 8192
 HOLD, INTERRUPT = 1, 2
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
@@ -96,7 +96,6 @@ class Capture:
     def take(self):
         """Returns what was written since the last call, how much it was in all, and whether some is missing."""
         self.flush()
-        self.mend()
         size = os.lseek(self.file, 0, os.SEEK_END)
         total = size + self.dropped
         if total == 0:
@@ -256,6 +255,7 @@ class Runtime:
         self.current = page[CURRENT].cast("Q")  # id of the running evaluation, 0 for none; the agent reads it
         self.target = page[TARGET].cast("Q")  # id of the evaluation that the agent wants interrupted
         self.listener = listener
+        self.family = int(listener.family)
         self.count = 0  # of evaluations, for the names of their code
         self.interrupted = False
         self.forked = False
@@ -267,6 +267,9 @@ class Runtime:
         self.sources = collections.deque()
         self.expressions = {}  # compiled, by their source text, oldest first
         self.stdout, self.stderr = Capture("stdout", 1), Capture("stderr", 2)
+        self.standard = select.poll()  # finds closed descriptors, all three at once
+        for fd in 0, 1, 2:
+            self.standard.register(fd, 0)
         main = types.ModuleType("__main__")
         main.__builtins__ = builtins
         sys.modules["__main__"] = main
@@ -339,7 +342,6 @@ class Runtime:
 
     def answer(self, number, body):
         frames = []
-        self.mend_stdin()
         for kind, capture in (STDOUT, self.stdout), (STDERR, self.stderr):
             member = capture.name.encode()
             data, total, cut = capture.take()
@@ -350,36 +352,46 @@ class Runtime:
                 body += b',"%s_bytes":%d' % (member, total)
             if cut:
                 body += b',"%s_cut":true' % member
+        self.mend()
         body = b'{"id":%d%s}' % (number, body)
         frames += HEADER.pack(len(body), RESULT), body
         return b"".join(frames)
 
-    def mend_stdin(self):
-        try:
-            os.get_inheritable(0)
-        except OSError:
-            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    def mend(self):
+        """Opens the standard descriptors again that user code has closed."""
+        if self.standard.poll(0):
+            self.stdout.mend()
+            self.stderr.mend()
+            try:
+                os.get_inheritable(0)
+            except OSError:
+                os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
 
     # Connections.
 
     def serve(self):
         poller = select.poll()
-        poller.register(self.listener, select.POLLIN)
+        listener = self.listener.fileno()
+        poller.register(listener, select.POLLIN)
         connections = {}
         while True:
             for fd, _ in poller.poll():
-                if fd == self.listener.fileno():
-                    accepted = self.listener.accept()[0]
-                    connections[accepted.fileno()] = accepted
-                    poller.register(accepted, select.POLLIN)
-                elif not self.step(connections[fd]):
-                    poller.unregister(fd)
-                    connections.pop(fd).close()
+                if fd == listener:
+                    fd, _ = self.listener._accept()
+                    poller.register(fd, select.POLLIN)
+                    # What comes with a connection is mostly there already. The class in C does without a name for it all.
+                    connections[fd] = _socket.socket(self.family, socket.SOCK_STREAM, 0, fd)
+                    if self.step(connections[fd], socket.MSG_DONTWAIT):
+                        continue
+                elif self.step(connections[fd], 0):
+                    continue
+                poller.unregister(fd)
+                connections.pop(fd).close()
 
-    def step(self, connection):
+    def step(self, connection, flags):
         """Reads what has arrived and answers the requests in it. Returns False when the connection is done with."""
         try:
-            received = connection.recv_into(self.buffer)
+            received = connection.recv_into(self.buffer, 0, flags)
             if not received:
                 return False
             data = self.buffer[:received]
@@ -397,6 +409,8 @@ class Runtime:
                     return False
                 del data[:size]
             return True
+        except BlockingIOError:
+            return True  # nothing has come yet
         except OSError:
             return False
 
@@ -517,13 +531,11 @@ def reseed_steps(page):
     steps = []
     modules = sys.modules
     if hasattr(random, "_inst"):
-        instance = random._inst
-        steps.append(chained(functools.partial(_random.Random.seed, instance), map(int.from_bytes, seed(page, SEED_RANDOM), ("little",))))
-        steps.append(functools.partial(setattr, instance, "gauss_next", None))
+        steps += random_steps(page, random._inst)
     if "numpy.random.mtrand" in modules:
         steps += numpy_steps(page, modules["numpy.random.mtrand"]._rand)
     if "_ssl" in modules:
-        steps.append(chained(modules["_ssl"].RAND_add, map(bytes, seed(page, SEED_SSL)), (32.0,)))
+        steps.append(chained(modules["_ssl"].RAND_add, map(bytes, seed(page, SEED)), (64.0,)))
     if "uuid" in modules:
         # The C library's time-based generator keeps a clock sequence that cannot be reset; the Python one draws it anew.
         for name in "_node", "_last_timestamp", "_generate_time_safe":
@@ -562,19 +574,35 @@ def numpy_state():
     return generator, address
 
 
+def write_steps(page, words, source, where, position):
+    """Steps that write a generator's words, and that all of them are used up, in their place. A seed function computes them
+    from a number, which costs several times as much as the whole rest of a reseed."""
+    return [
+        chained(words.__setitem__, (slice(where, where + 2496),), seed(page, source)),
+        functools.partial(words.__setitem__, slice(position, position + 4), (624).to_bytes(4, "little")),
+    ]
+
+
+def random_steps(page, instance):
+    """The random module's global state."""
+    steps = [functools.partial(setattr, instance, "gauss_next", None)]
+    try:
+        _, address = random_state()
+    except Exception:
+        new = map(int.from_bytes, map(bytes, seed(page, SEED_RANDOM)), ("little",))
+        return [*steps, chained(functools.partial(_random.Random.seed, instance), new)]
+    return steps + write_steps(page, bytes_at(address, 2500), SEED_RANDOM, 4, 0)
+
+
 def numpy_steps(page, state):
-    """numpy.random's global state. Its own seed function costs several times as much as the whole rest of a reseed, so the
-    generator's words are written in their place."""
+    """numpy.random's global state."""
     try:
         _, address = numpy_state()
     except Exception:
         return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
-    words = bytes_at(address, 2500)
     _, key, position, gauss, _ = state.get_state()
     steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
-    steps.append(chained(words.__setitem__, (slice(0, 2496),), seed(page, SEED_NUMPY)))
-    steps.append(functools.partial(words.__setitem__, slice(2496, 2500), (624).to_bytes(4, "little")))
-    return steps
+    return steps + write_steps(page, bytes_at(address, 2500), SEED_NUMPY, 0, 2496)
 
 
 def immortalize():
@@ -649,7 +677,8 @@ def warm_up(runtime, config):
 
 def main():
     control = socket.socket(fileno=private(3))
-    page = memoryview(mmap.mmap(private(4), mmap.PAGESIZE))
+    page = memoryview(mmap.mmap(private(4), PAGE))
+    bytes(page)  # mapped from now on
     runtime = Runtime(control, page, socket.socket(fileno=private(5)))
     signal.signal(SIGNAL, runtime.on_signal)
     signal.signal(signal.SIGINT, runtime.on_sigint)

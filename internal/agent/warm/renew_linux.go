@@ -33,12 +33,12 @@ func (r *Runtime) renew() error {
 	if !r.alive() {
 		return nil
 	}
-	if err := quiet.Getrandom(r.entropy[:]); err != nil {
+	seed, err := r.freshSeed()
+	if err != nil {
 		return err
 	}
-	expand(&r.entropy, r.buf)
 	r.sequence++
-	if err := errors.Join(r.page.put(offSequence, r.sequence), r.page.renew(r.buf)); err != nil {
+	if err := errors.Join(r.page.put(offSequence, r.sequence), r.page.renew(seed)); err != nil {
 		return err
 	}
 	if err := r.overwrite(); err != nil {
@@ -51,6 +51,15 @@ func (r *Runtime) renew() error {
 	return r.proc.Signal(commandSignal)
 }
 
+// freshSeed makes a seed from the kernel's generator. It is valid until the next call.
+func (r *Runtime) freshSeed() ([]byte, error) {
+	if err := quiet.Getrandom(r.entropy[:]); err != nil {
+		return nil, err
+	}
+	expand(&r.entropy, &r.seed)
+	return bytesOf(r.seed[:]), nil
+}
+
 // overwrite gives the generators in the process's memory that it knows the place of new states.
 func (r *Runtime) overwrite() error {
 	addresses, err := r.page.states()
@@ -61,11 +70,11 @@ func (r *Runtime) overwrite() error {
 		if address == 0 {
 			continue
 		}
-		if err := quiet.Getrandom(r.entropy[:]); err != nil {
+		seed, err := r.freshSeed()
+		if err != nil {
 			return err
 		}
-		expand(&r.entropy, r.buf)
-		state := r.buf[:twisterSize+4]
+		state := seed[pureSize:][:twisterSize+4]
 		position := state[twisterSize:]
 		if i == stateRandom {
 			copy(state[4:], state[:twisterSize])

@@ -45,15 +45,16 @@ type Runtime struct {
 
 	// What a reseed needs lies ready before the snapshot.
 	entropy [entropySize]byte
-	buf     []byte
+	seed    [seedSize / 8]uint64
 }
 
 func newRuntime(m *Manager, req wire.RuntimeStart, kind Kind) *Runtime {
-	return &Runtime{
+	r := &Runtime{
 		m: m, req: req, kind: kind,
 		info: wire.RuntimeInfo{Name: req.Name, Kind: req.Kind, Port: req.Port},
-		buf:  make([]byte, seedSize),
 	}
+	expand(&r.entropy, &r.seed) // no child has to find memory for it
+	return r
 }
 
 // Info describes the runtime.
@@ -279,7 +280,7 @@ func (r *Runtime) hold(deadline time.Time) error {
 		if time.Now().After(deadline) {
 			// Should it still see the command in this very moment, it finds that the hold is over already.
 			r.setHeld(false)
-			_ = errors.Join(r.page.command(commandNone), r.page.release(nil, nil))
+			_ = errors.Join(r.page.command(commandNone), r.page.release(nil))
 			return wire.Errorf(wire.CodeRuntimeBusy, "", "busy in native code, did not come to a safe point; try again when it is idle")
 		}
 		time.Sleep(time.Millisecond)
@@ -310,13 +311,17 @@ func (r *Runtime) order(reseed bool) error {
 	r.setHeld(false)
 	r.ordered = true
 	if !reseed {
-		return r.page.release(nil, nil)
+		return r.page.release(nil)
 	}
-	if err := quiet.Getrandom(r.entropy[:]); err != nil {
+	seed, err := r.freshSeed()
+	if err != nil {
 		return err
 	}
-	return r.page.release(&r.entropy, r.buf)
+	return r.page.release(seed)
 }
+
+// linger is how long the agent, which has nothing else to do then, waits for a runtime in the kernel instead of in the poller.
+const linger = 100 * time.Millisecond
 
 // await waits for the runtime's word that it goes on.
 func (r *Runtime) await(deadline time.Time) error {
@@ -329,19 +334,23 @@ func (r *Runtime) await(deadline time.Time) error {
 	if ready {
 		return nil // it may be in native code for long
 	}
-	err := r.hear(deadline)
-	if renewed && errors.Is(err, os.ErrDeadlineExceeded) && r.covered() {
+	if !renewed {
+		r.control.Linger(linger)
+		return r.hear() // it was in our own hands, and answers or dies
+	}
+	if err := r.control.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	defer r.control.SetReadDeadline(time.Time{})
+	err := r.hear()
+	if errors.Is(err, os.ErrDeadlineExceeded) && r.covered() {
 		return nil
 	}
 	return err
 }
 
 // hear reads the runtime's answer to the last order.
-func (r *Runtime) hear(deadline time.Time) error {
-	if err := r.control.SetReadDeadline(deadline); err != nil {
-		return err
-	}
-	defer r.control.SetReadDeadline(time.Time{})
+func (r *Runtime) hear() error {
 	for {
 		kind, payload, err := r.frames.Next()
 		if err != nil {

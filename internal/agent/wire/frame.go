@@ -111,6 +111,14 @@ func (r *Reader) payload(n int) ([]byte, error) {
 	return payload, nil
 }
 
+// WholeFrame takes b apart if it is one frame, no less and no more. The payload is part of b.
+func WholeFrame(b []byte) (kind Type, payload []byte, ok bool) {
+	if len(b) < HeaderSize || uint64(binary.LittleEndian.Uint32(b)) != uint64(len(b)-HeaderSize) {
+		return 0, nil, false
+	}
+	return Type(b[4]), b[HeaderSize:], true
+}
+
 // Writer writes frames to a connection, each with one Write call. It may be used by several goroutines.
 type Writer struct {
 	mu  sync.Mutex // serialises frames; guards buf

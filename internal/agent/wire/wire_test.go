@@ -311,3 +311,20 @@ func FuzzRefresh(f *testing.F) {
 		}
 	})
 }
+
+func TestWholeFrame(t *testing.T) {
+	frame := AppendFrame(nil, TypeRefresh, []byte("payload"))
+	if kind, payload, ok := WholeFrame(frame); !ok || kind != TypeRefresh || string(payload) != "payload" {
+		t.Errorf("whole frame is %d %q, %t", kind, payload, ok)
+	}
+	for cut := range frame {
+		if _, _, ok := WholeFrame(frame[:cut]); ok {
+			t.Errorf("%d bytes pass for a frame of %d", cut, len(frame))
+		}
+	}
+	for _, b := range [][]byte{append(frame, 0), {0xff, 0xff, 0xff, 0xff, 2}} {
+		if _, _, ok := WholeFrame(b); ok {
+			t.Errorf("%x passes for a frame", b)
+		}
+	}
+}

@@ -155,6 +155,7 @@ func (d *Device) notify(queue int) {
 		return
 	}
 	var held uint32
+	var raised bool
 	for i := range d.queues {
 		wanted, err := d.queues[i].TakeInterrupt()
 		if err != nil {
@@ -163,9 +164,15 @@ func (d *Device) notify(queue int) {
 		}
 		if wanted {
 			d.raise(interruptQueue)
+			raised = true
 		}
 		if d.queues[i].Throttled() {
 			held |= 1 << i
+		}
+	}
+	for i := range d.queues {
+		if raised {
+			d.queues[i].Mention()
 		}
 	}
 	if held != 0 {

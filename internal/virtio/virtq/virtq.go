@@ -109,7 +109,8 @@ type Queue struct {
 
 	next      uint16 // index of the next available entry to take
 	done      uint16 // index of the next used entry to write
-	signalled uint16 // done, when TakeInterrupt was asked last
+	signalled uint16 // done, when the driver was interrupted last, or would have been had it wanted to be
+	patience  uint16 // how many chains may end without an interrupt
 
 	left      int  // what is left of the quota
 	throttled bool // Pop held a chain back because the quota was used up
@@ -248,10 +249,19 @@ func (q *Queue) Push(c *Chain, written int) error {
 	return nil
 }
 
+// Moderate has the next interrupt wait until more than n chains have ended since
+// the last one. It is for a queue whose driver learns from an interrupt only that it
+// can free memory.
+func (q *Queue) Moderate(n uint16) { q.patience = n }
+
+// Mention counts what was pushed as told: the driver is interrupted for another
+// queue of the device, and looks at all of them.
+func (q *Queue) Mention() { q.signalled = q.done }
+
 // TakeInterrupt reports whether the driver wants an interrupt for what was
-// pushed since the last call.
+// pushed since the last one.
 func (q *Queue) TakeInterrupt() (bool, error) {
-	if !q.ready || q.done == q.signalled {
+	if !q.ready || q.done-q.signalled <= q.patience {
 		return false, nil
 	}
 	old := q.signalled

@@ -33,6 +33,14 @@ const (
 	queueSize      = 64
 	eventQueueSize = 8
 
+	// mostSilent is how many small packets of the guest may be through without an
+	// interrupt while there are connections. All that it learns from one is that it
+	// can free their memory, and that can wait for the next packet of ours. A large
+	// one cannot wait: where memory is short, a few fill the queue with their pieces,
+	// and then the guest has to be told before it can send on.
+	mostSilent = queueSize / 8
+	small      = 512 // bytes of payload
+
 	queueReceive  = 0 // host to guest
 	queueTransmit = 1 // guest to host
 	queueEvent    = 2
@@ -55,6 +63,9 @@ type Host interface {
 	// bytes, some of which may be left unread; neither may be kept. The error
 	// is one of payload.
 	Receive(h *Header, payload *virtq.Reader) error
+	// Connected reports whether there are connections, so that the guest is
+	// sooner or later sent something.
+	Connected() bool
 	// Pending reports whether there is a packet to send.
 	Pending() bool
 	// Send fills in the next packet's header and writes its payload, for which
@@ -104,6 +115,10 @@ type model struct {
 // Notify moves packets both ways until nothing moves any more. What the guest
 // sends can make replies, and room for replies lets the guest send.
 func (m *model) Notify(queues []virtq.Queue, _ int) error {
+	queues[queueTransmit].Moderate(0)
+	if m.host.Connected() {
+		queues[queueTransmit].Moderate(mostSilent)
+	}
 	if err := m.events(&queues[queueEvent]); err != nil {
 		return err
 	}
@@ -218,6 +233,9 @@ func (m *model) collect(q *virtq.Queue) (int, error) {
 			return n, fmt.Errorf("%w: packet of %d bytes has %d", virtq.ErrMalformed, m.header.Size, c.Readable.Len())
 		}
 		c.Readable.Truncate(int(m.header.Size))
+		if m.header.Size > small {
+			q.Moderate(0)
+		}
 		// A packet in another's name is dropped.
 		if m.header.SrcCID == m.cid {
 			if err := m.host.Receive(&m.header, &c.Readable); err != nil {

@@ -21,6 +21,7 @@ type host struct {
 	attached int
 	resets   int
 	busy     bool // not Ready
+	open     bool // Connected
 
 	send []packet // what Send hands out
 	got  []packet // what Receive took
@@ -33,6 +34,7 @@ type packet struct {
 
 func (h *host) Attach(wake func(), port uint32) { h.wake, h.port = wake, port; h.attached++ }
 func (h *host) Ready() bool                     { return !h.busy }
+func (h *host) Connected() bool                 { return h.open }
 func (h *host) Pending() bool                   { return len(h.send) > 0 }
 func (h *host) Reset()                          { h.resets++ }
 
@@ -387,5 +389,44 @@ func TestRestoreNeedsTheSameCID(t *testing.T) {
 	cid = 4
 	if err := d.TryRestore(saved); err == nil || !strings.Contains(err.Error(), "context 3, now 4") {
 		t.Errorf("another CID: %v", err)
+	}
+}
+
+// While there are connections, the guest is not interrupted for each packet that it
+// has sent, but with the next that it gets, or when there are many.
+func TestModeration(t *testing.T) {
+	g := newGuest(t)
+	interruptedBy := func(text string) bool {
+		g.tx.Do(virtiotest.Out(bytesOf(fromGuest(vsock.OpData, text), text))) // it wants an interrupt
+		return g.Interrupt() != 0
+	}
+	interrupted := func() bool { return interruptedBy("data") }
+	if !interrupted() {
+		t.Error("no interrupt without connections")
+	}
+	g.host.open = true
+	for i := range 3 {
+		if interrupted() {
+			t.Errorf("an interrupt for packet %d", i)
+		}
+	}
+	if !interruptedBy(strings.Repeat("much ", 200)) {
+		t.Error("no interrupt for a large packet")
+	}
+	interrupted()
+	g.host.send = append(g.host.send, packet{Header: fromGuest(vsock.OpData, "")})
+	g.rx.Add(virtiotest.In(1000))
+	g.rx.Kick()
+	if g.Interrupt() == 0 {
+		t.Error("no interrupt for a packet to the guest")
+	}
+	interrupts := 0
+	for range 64 {
+		if interrupted() {
+			interrupts++
+		}
+	}
+	if interrupts < 5 || interrupts > 10 {
+		t.Errorf("%d interrupts for 64 packets", interrupts)
 	}
 }
