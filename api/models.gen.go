@@ -34,6 +34,8 @@ const (
 	ErrorCodeAlreadyExists        ErrorCode = "already_exists"
 	ErrorCodeCanceled             ErrorCode = "canceled"
 	ErrorCodeCapacityExceeded     ErrorCode = "capacity_exceeded"
+	ErrorCodeCommandFailed        ErrorCode = "command_failed"
+	ErrorCodeFailedPrecondition   ErrorCode = "failed_precondition"
 	ErrorCodeForbidden            ErrorCode = "forbidden"
 	ErrorCodeInUse                ErrorCode = "in_use"
 	ErrorCodeInternal             ErrorCode = "internal"
@@ -61,6 +63,10 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeCanceled:
 		return true
 	case ErrorCodeCapacityExceeded:
+		return true
+	case ErrorCodeCommandFailed:
+		return true
+	case ErrorCodeFailedPrecondition:
 		return true
 	case ErrorCodeForbidden:
 		return true
@@ -622,14 +628,14 @@ type SandboxInfoState string
 
 // SnapshotDetail defines model for SnapshotDetail.
 type SnapshotDetail struct {
-	// Ancestors Tags, nearest first.
+	// Ancestors Tags of the snapshots that it stands on and that are still there, nearest first.
 	Ancestors []string `json:"ancestors"`
 	Bootable  bool     `json:"bootable"`
 
 	// BranchedFrom Id of the sandbox that it was branched from.
 	BranchedFrom string `json:"branched_from,omitempty"`
 
-	// ChainDepth Number of ancestors.
+	// ChainDepth Layers of memory over the first one. Those of snapshots that were removed count, too.
 	ChainDepth    int    `json:"chain_depth"`
 	ContentHash   string `json:"content_hash,omitempty"`
 	CreatedAtUnix int64  `json:"created_at_unix"`
@@ -795,6 +801,9 @@ type Version struct {
 
 	// Engine Engine of new sandboxes.
 	Engine string `json:"engine"`
+
+	// Executor What that engine executes guest code with: native code, which it is translated to, or an interpreter.
+	Executor string `json:"executor,omitempty"`
 
 	// PID The daemon's process id on its host.
 	PID           int    `json:"pid"`

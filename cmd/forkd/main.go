@@ -9,6 +9,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cli"
 	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/engine/soft"
 )
 
 // version is set by the linker; without it, the module's version is used.
@@ -32,6 +33,10 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 	// Snapshots and images hold whole memories; nothing the daemon makes is for
 	// other users, whatever mode it is made with.
 	syscall.Umask(0o077)
+	executor, err := soft.Executor()
+	if err != nil {
+		return &daemon.Error{Message: err.Error(), Hint: "unset it, or see `forkd help environment`"}
+	}
 	return daemon.Serve(ctx, daemon.Config{
 		Home:           opts.Home,
 		Listen:         opts.Listen,
@@ -39,6 +44,7 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 		Token:          opts.Token,
 		Version:        buildVersion(),
 		Engine:         engineName,
+		Executor:       executor,
 		Log:            opts.Log,
 		Open: func(ctx context.Context) (daemon.Backend, error) {
 			return openBackend(ctx, opts.Home, opts.Log)

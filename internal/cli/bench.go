@@ -88,6 +88,7 @@ type bench struct {
 	c      *client.Client
 	procs  *processes
 	show   *progress
+	shrunk bool // less memory was in use with children than without
 	result benchResult
 }
 
@@ -107,6 +108,9 @@ func (o *benchOptions) run(ctx context.Context) error {
 		return err
 	}
 	b.show.end()
+	if b.shrunk {
+		fmt.Fprintln(o.f.io.Err, "forkd: warning: the daemon gave back more memory than the children took; that counts as 0, measure again with more children")
+	}
 	var err error
 	if o.json {
 		err = o.f.io.json(b.result)
@@ -154,15 +158,17 @@ func (b *bench) settle(ctx context.Context) error {
 	const (
 		longest = 30 * time.Second
 		steady  = 256 // KiB less in a turn count as none
+		turns   = 2   // without less, as giving back pauses in between
 	)
 	last, err := b.procs.pss()
-	for begun := time.Now(); err == nil && time.Since(begun) < longest; {
+	calm := 0
+	for begun := time.Now(); err == nil && calm < turns && time.Since(begun) < longest; calm++ {
 		if err := rest(ctx, restTime); err != nil {
 			return err
 		}
 		var now int64
-		if now, err = b.procs.pss(); now > last-steady {
-			break
+		if now, err = b.procs.pss(); now < last-steady {
+			calm = -1
 		}
 		last = now
 	}
@@ -182,6 +188,23 @@ func (b *bench) with(ctx context.Context, n int, use func([]client.SandboxInfo) 
 	return errors.Join(err, killErr)
 }
 
+// growth is how many KiB more than base are in use once the children rest. Less
+// than base means that something else was given back; that is measured again, and
+// counts as none if it stays so.
+func (b *bench) growth(ctx context.Context, base int64) (int64, error) {
+	for range 2 {
+		if err := rest(ctx, restTime); err != nil {
+			return 0, err
+		}
+		now, err := b.procs.pss()
+		if err != nil || now >= base {
+			return now - base, err
+		}
+	}
+	b.shrunk = true
+	return 0, nil
+}
+
 // first is the round that measures everything but the first evaluation.
 func (b *bench) first(ctx context.Context) error {
 	base, err := b.procs.pss()
@@ -189,11 +212,8 @@ func (b *bench) first(ctx context.Context) error {
 		return err
 	}
 	perChild := func() (float64, error) {
-		if err := rest(ctx, restTime); err != nil {
-			return 0, err
-		}
-		now, err := b.procs.pss()
-		return float64(now-base) / float64(b.n), err
+		grown, err := b.growth(ctx, base)
+		return float64(grown) / float64(b.n), err
 	}
 	b.show.update("fork", fmt.Sprintf("forking %d children", b.n), 0, 0)
 	start := time.Now()

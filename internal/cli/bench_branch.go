@@ -19,6 +19,8 @@ import (
 // be more than the luck of one.
 const benchRounds = 30
 
+const minRAM = 128 // MiB, as for any machine
+
 type benchBranchOptions struct {
 	f      *factory
 	rounds int
@@ -56,9 +58,14 @@ diff and full have fewer rounds than live. Then:
   pack_mib, pack_s, unpack_s  the deepest of these snapshots, packed into a file and
                               unpacked again
 
-Times are taken here, so they include the way to the daemon and back.`,
-		Args: noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+Times are taken here, so they include the way to the daemon and back.
+
+All of it takes some minutes; most of that goes into booting a machine for each size of
+RAM, and into the rounds. The example takes one size, few rounds and little memory.
+In a pipe the table of rows has its heading as well.`,
+		Example: `  forkd bench branch --rounds 5 --ram-mib 256 --dirty-mib 0,30`,
+		Args:    noArgs(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	cmd.Flags().IntVar(&o.rounds, "rounds", benchRounds, "`number` of live branches per row, and of forks per depth")
 	cmd.Flags().IntSliceVar(&o.ram, "ram-mib", []int{256, 1024}, "sizes of RAM, in `MiB`")
@@ -102,8 +109,8 @@ type branchBench struct {
 }
 
 func (o *benchBranchOptions) run(ctx context.Context) (err error) {
-	if o.rounds < 1 || len(o.ram) == 0 || len(o.dirty) == 0 || slices.Min(o.ram) < 128 || slices.Min(o.dirty) < 0 {
-		return usagef("--rounds must be at least 1, --ram-mib 128, --dirty-mib 0")
+	if err := o.check(); err != nil {
+		return err
 	}
 	b := &branchBench{
 		benchBranchOptions: o, show: newProgress(o.f.io),
@@ -127,6 +134,22 @@ func (o *benchBranchOptions) run(ctx context.Context) (err error) {
 		return o.f.io.json(b.result)
 	}
 	return b.print()
+}
+
+func (o *benchBranchOptions) check() error {
+	switch {
+	case o.rounds < 1:
+		return usagef("--rounds %d: give at least 1", o.rounds)
+	case len(o.ram) == 0:
+		return usagef("--ram-mib: give at least one size")
+	case slices.Min(o.ram) < minRAM:
+		return usagef("--ram-mib %d: give at least %d", slices.Min(o.ram), minRAM)
+	case len(o.dirty) == 0:
+		return usagef("--dirty-mib: give at least one amount")
+	case slices.Min(o.dirty) < 0:
+		return usagef("--dirty-mib %d: give 0 or more", slices.Min(o.dirty))
+	}
+	return nil
 }
 
 func (b *branchBench) measure(ctx context.Context) error {
@@ -215,6 +238,9 @@ func (b *branchBench) print() error {
 		})
 	}
 	heading := []string{"MODE", "RAM MIB", "DIRTY MIB", "ROUNDS", "PAUSE P50 MS", "P99 MS", "RETURN MS", "READY MS", "STORED MIB"}
+	if !b.f.io.OutTTY {
+		rows = append([][]string{heading}, rows...) // so many figures are nothing without their names
+	}
 	if err := b.f.io.table(heading, rows); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type branchFlags struct {
 func (b *branchFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&b.from, "from-sandbox", "", "branch the running sandbox with this `ID`")
-	flags.StringVar(&b.mode, "mode", "", "of a branch: `full`, diff or live (default live)")
+	flags.StringVar(&b.mode, "mode", "", "`mode` of a branch: full, diff or live (default live)")
 	flags.BoolVar(&b.full, "full", false, "the same as --mode full")
 	flags.BoolVar(&b.diff, "diff", false, "the same as --mode diff")
 	flags.BoolVar(&b.live, "live", false, "the same as --mode live")

@@ -60,6 +60,11 @@ type signalError struct{ sig syscall.Signal }
 
 func (e *signalError) Error() string { return "stopped by signal: " + e.sig.String() }
 
+// endError is what went wrong at the orderly end that a signal asked for.
+type endError struct{ error }
+
+func (e *endError) Unwrap() error { return e.error }
+
 // onSignal calls f for the first signal that asks us to end; after that, signals
 // act as they do by default, so that a second Ctrl-C ends what does not listen.
 // A closed pipe is an error of the write, not a signal, so that what was begun
@@ -135,8 +140,11 @@ func report(ctx context.Context, io *Streams, err error) int {
 	var sig *signalError
 	var use *usageError
 	var with *statusError
+	var ending *endError
 	code := exitFailure
 	switch {
+	case errors.As(err, &ending):
+		err = ending.error // the signal was heeded; this is what came of it
 	case errors.As(context.Cause(ctx), &sig):
 		fmt.Fprintf(io.Err, "forkd: error: %s\n", sig)
 		return exitSignal + int(sig.sig)
@@ -268,7 +276,7 @@ func addCommands(root *cobra.Command, f *factory) {
 	)
 	for group, commands := range map[string][]*cobra.Command{
 		"start": {newQuickstart(f), newDoctor(f), newRun(f)},
-		"box":   {newFork(f), newExec(f), newEval(f), newPing(f), newLs(f), newTree(f), newRollback(f), newWorkspace(f), newKill(f)},
+		"box":   {newFork(f), newExec(f), newEval(f), newInterrupt(f), newPing(f), newLs(f), newTree(f), newRollback(f), newWorkspace(f), newKill(f)},
 		"snap":  {newSnapshot(f), newSnapshotDiff(f), newSnapshotCompact(f), newImages(f), newSnapshotInfo(f), newVerify(f), newPack(f), newUnpack(f), newPush(f), newPull(f), newRmi(f)},
 		"host":  {newServe(f), newStop(f), newBench(f), newVersion(f)},
 	} {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/daemon/launch"
@@ -51,6 +52,13 @@ func fakeApp(io Streams) App {
 
 func newFake(dir string) *servertest.Fake {
 	fake := servertest.New(dir, "base")
+	// A file "full" makes the disk that.
+	fake.BranchError = func() *sandbox.Error {
+		if _, err := os.Stat(filepath.Join(dir, "full")); err != nil {
+			return nil
+		}
+		return &sandbox.Error{Code: sandbox.NoSpace, Message: "no space left on device", Hint: "free some disk space"}
+	}
 	fake.CreateSteps = []sandbox.Progress{
 		{Step: "packages", Message: "fetching packages", Done: 1, Total: 2},
 		{Step: "packages", Message: "fetching packages", Done: 2, Total: 2},
@@ -76,7 +84,7 @@ func TestStories(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			srv := &http.Server{Handler: server.New(server.Config{Manager: newFake(env.WorkDir), Version: "v0-test", Engine: "fake"})}
+			srv := &http.Server{Handler: server.New(server.Config{Manager: newFake(env.WorkDir), Version: "v0-test", Engine: "fake", Executor: "interpreter"})}
 			go srv.Serve(l)
 			home := filepath.Join(env.WorkDir, "home")
 			env.Defer(func() {
@@ -314,6 +322,54 @@ func TestDuration(t *testing.T) {
 		var d duration
 		if d.Set(text) == nil {
 			t.Errorf("%q was taken as %v", text, time.Duration(d))
+		}
+	}
+}
+
+// TestMissingModule: who lacks a module is told where modules come from.
+func TestMissingModule(t *testing.T) {
+	for text, want := range map[string]string{
+		"starting python: ModuleNotFoundError: No module named 'nosuchmod'": "--packages", "the guest is out of memory": "",
+	} {
+		err := &client.Error{Code: api.ErrorCodeInvalidArgument, Message: text}
+		if hint := hintOf(missingModule(err)); !strings.Contains(hint, want) || (hint == "") != (want == "") {
+			t.Errorf("%s: hint %q", text, hint)
+		}
+	}
+}
+
+// TestSnapshotLines: what does not apply to a snapshot has no line.
+func TestSnapshotLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode              api.BranchMode
+		depth             int
+		pause             float64
+		hasMode, hasPause bool
+	}{
+		"a branch":        {client.BranchDiff, 1, 0.5, true, true},
+		"a full branch":   {client.BranchFull, 0, 0.5, true, true},
+		"derived":         {client.BranchDiff, 1, 0, true, false},
+		"flattened":       {client.BranchDiff, 0, 0, false, false},
+		"a machine's own": {"", 0, 0, false, false},
+	} {
+		text := fmt.Sprint(describeSnapshot(&Streams{}, &client.SnapshotDetail{Mode: c.mode, ChainDepth: c.depth, PauseMs: c.pause}))
+		if strings.Contains(text, "[mode ") != c.hasMode || strings.Contains(text, "[pause ") != c.hasPause {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+}
+
+// TestBenchGrowth: what shrank has not grown by less than nothing.
+func TestBenchGrowth(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "10")
+	os.Mkdir(dir, 0o700)
+	os.WriteFile(filepath.Join(dir, "stat"), []byte("10 (x) S 1 1 1 0 -1 4 1 0 0 0 100 0 0 0 2"), 0o600)
+	os.WriteFile(filepath.Join(dir, "smaps_rollup"), []byte("Pss: 1000 kB\n"), 0o600)
+	for base, want := range map[int64]int64{400: 600, 1000: 0, 1500: 0} {
+		b := &bench{procs: &processes{root: root, daemon: 10}}
+		if got, err := b.growth(t.Context(), base); err != nil || got != want || b.shrunk != (base > 1000) {
+			t.Errorf("from %d: %d %v, shrunk %v", base, got, err, b.shrunk)
 		}
 	}
 }

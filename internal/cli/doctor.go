@@ -210,7 +210,7 @@ func (o *doctorOptions) checkDaemon(ctx context.Context) finding {
 		f.Detail = fmt.Sprintf("version %s, but this is %s", v.Version, o.f.app.Version)
 		f.Fix = fmt.Sprintf("end it (kill %d); the next command starts the new one", v.PID)
 	default:
-		f.OK, f.Detail = true, fmt.Sprintf("version %s, process %d, engine %s", v.Version, v.PID, v.Engine)
+		f.OK, f.Detail = true, fmt.Sprintf("version %s, process %d, %s", v.Version, v.PID, engine(v))
 	}
 	return f
 }

@@ -42,7 +42,10 @@ FORKD_HUB_URL        the hub that names such as owner/name are of, for push and 
 FORKD_HUB_TOKEN      bearer token for the hub
 FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
                      sources otherwise
-FORKD_JIT            off: the daemon interprets guest code and translates none of it`,
+FORKD_JIT            off: the daemon interprets guest code and translates none of it;
+                     on or not set: it translates where the host allows. It counts where
+                     the daemon starts, so end one that runs ("forkd stop") first;
+                     "forkd version" tells what is in effect`,
 	}
 }
 

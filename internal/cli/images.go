@@ -10,8 +10,9 @@ import (
 )
 
 type imagesOptions struct {
-	f    *factory
-	json bool
+	f     *factory
+	quiet bool
+	json  bool
 }
 
 func newImages(f *factory) *cobra.Command {
@@ -23,6 +24,7 @@ func newImages(f *factory) *cobra.Command {
 		Args:    noArgs(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
+	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print tags only")
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -41,6 +43,14 @@ func (o *imagesOptions) run(ctx context.Context) error {
 	}
 	if len(all) == 0 && o.f.io.OutTTY {
 		fmt.Fprintln(o.f.io.Err, "no snapshots")
+		return nil
+	}
+	if o.quiet {
+		for _, s := range all {
+			if _, err := fmt.Fprintln(o.f.io.Out, s.Tag); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
 	rows := make([][]string, len(all))

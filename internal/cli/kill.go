@@ -25,12 +25,15 @@ func newKill(f *factory) *cobra.Command {
 		Use:     "kill {ID... | --all | --tag TAG}",
 		Aliases: []string{"destroy"},
 		Short:   "End sandboxes",
-		Long:    "End sandboxes and print the ids of those that were ended.",
+		Long: `End sandboxes and print the ids of those that were ended. A workspace that runs is
+not ended: what it has done since it was last suspended would be lost. --all and --tag
+pass it over and say so; given by its id it is an error. "forkd workspace suspend"
+ends its sandbox and keeps its state, "forkd workspace rm" gives it up.`,
 
 		ValidArgsFunction: f.boxes(),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
-	cmd.Flags().BoolVar(&o.all, "all", false, "end all sandboxes")
+	cmd.Flags().BoolVar(&o.all, "all", false, "end all sandboxes but workspaces")
 	cmd.Flags().StringVarP(&o.tag, "tag", "t", "", "end the sandboxes of this `snapshot`")
 	jsonFlag(cmd, &o.json)
 	return cmd
@@ -77,7 +80,8 @@ func (o *killOptions) check(ids []string) error {
 	return &usageError{msg: "ids, --all and --tag exclude each other", hint: "give one of them"}
 }
 
-// find lists the sandboxes to end. Without a daemon there are none.
+// find lists the sandboxes to end, and tells of the workspaces that it passes over.
+// Without a daemon there are none.
 func (o *killOptions) find(ctx context.Context, c *client.Client) ([]string, error) {
 	boxes, err := c.Sandboxes(ctx)
 	if noDaemon(err) && o.f.named() == "" {
@@ -88,7 +92,11 @@ func (o *killOptions) find(ctx context.Context, c *client.Client) ([]string, err
 	}
 	var ids []string
 	for _, box := range boxes {
-		if o.all || box.SnapshotTag == o.tag {
+		switch {
+		case !o.all && box.SnapshotTag != o.tag:
+		case box.Workspace != "" && box.State == api.SandboxInfoStateRunning:
+			fmt.Fprintf(o.f.io.Err, "forkd: workspace %s (%s) runs on; `forkd workspace suspend %s` ends it\n", box.Workspace, box.ID, box.Workspace)
+		default:
 			ids = append(ids, box.ID)
 		}
 	}

@@ -85,9 +85,14 @@ func (o *packOptions) toFile(ctx context.Context, c *client.Client, tag string, 
 	if _, err := os.Lstat(o.out); err == nil && !o.force {
 		return 0, &hinted{fmt.Errorf("%s: %w", o.out, fs.ErrExist), "name another file with -o, or give --force"}
 	}
-	part, err := os.CreateTemp(filepath.Dir(o.out), "."+filepath.Base(o.out)+".*")
+	dir := filepath.Dir(o.out)
+	part, err := os.CreateTemp(dir, "."+filepath.Base(o.out)+".*")
 	if err != nil {
-		return 0, err
+		var path *fs.PathError // which names a file that nobody has heard of
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return 0, fmt.Errorf("writing into the directory %s: %w", dir, err)
 	}
 	defer func() {
 		if err != nil {
@@ -136,7 +141,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	case c.total > 0:
 		c.show.update(c.step, c.what, c.n, c.total)
 	default:
-		c.show.update(c.step, fmt.Sprintf("%s  %s", c.what, size(c.n)), 0, 0)
+		c.show.amount(c.step, c.what, c.n)
 	}
 	return n, err
 }

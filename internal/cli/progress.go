@@ -84,6 +84,17 @@ func (p *progress) update(step, message string, done, total int64) {
 	fmt.Fprintf(p.io.Err, "\r\x1b[K%s  (%s)", message, brief(now.Sub(p.begun)))
 }
 
+// amount is update for a step of which only the bytes that are done are known.
+// In a pipe, where a step has one line, they would be those of its beginning.
+func (p *progress) amount(step, message string, done int64) {
+	switch {
+	case !p.io.ErrTTY:
+		p.update(step, message, 0, 0)
+	case step != p.name || time.Since(p.shown) >= redraw:
+		p.update(step, fmt.Sprintf("%s  %s", message, size(done)), 0, 0)
+	}
+}
+
 // follow is update for what the daemon tells.
 func (p *progress) follow(s client.Progress) { p.update(s.Step, s.Message, s.Done, s.Total) }
 

@@ -25,8 +25,11 @@ func newRmi(f *factory) *cobra.Command {
 		Short: "Remove snapshots",
 		Long: `Remove snapshots and print the tags of those that were removed. A snapshot that
 sandboxes run from or that other snapshots stand on stays, and the error names them,
-unless --cascade or --force says what to do about them. In whatever order tags are
-given, those that stand on others go first.`,
+unless --cascade or --force says what to do about them. What a workspace resumes
+from stays in any case; "forkd workspace rm" removes it with the workspace.
+
+In whatever order tags are given, those that stand on others go first. If some cannot
+be removed the others are removed all the same, and the exit status is 1.`,
 		Args:              atLeast(1, "tag"),
 		ValidArgsFunction: f.tags(),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -18,9 +18,10 @@ func newRollback(f *factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback ID --to TAG",
 		Short: "Take a sandbox back to a snapshot that it descends from",
-		Long: `Take a sandbox back, in place, to the snapshot that it runs from, to one that this
-stands on, or to a branch of the sandbox. It keeps its id; commands and evaluations
-that run in it end with an error. "forkd tree" shows what there is to go back to.`,
+		Long: `Take a sandbox back, in place, to a snapshot that it descends from: the one that it
+runs from, the one that it was first forked from, one that either of these stands on,
+or a branch of the sandbox itself. It keeps its id; commands and evaluations that run
+in it end with an error. "forkd tree" shows what there is to go back to.`,
 		Args:              exactly(1, "sandbox id"),
 		ValidArgsFunction: first(f.boxes()),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -75,9 +77,13 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if o.json {
 		handler = slog.NewJSONHandler(o.f.io.Err, &slog.HandlerOptions{Level: level})
 	}
-	return o.f.app.Serve(cmd.Context(), ServeOptions{
+	err = o.f.app.Serve(cmd.Context(), ServeOptions{
 		Home: home, Listen: listen, ListenOptional: o.optional, Token: token, Log: slog.New(handler),
 	})
+	if err != nil && cmd.Context().Err() != nil && !errors.Is(err, context.Canceled) {
+		return &endError{err}
+	}
+	return err
 }
 
 func (o *serveOptions) token() (string, error) {

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,8 +65,8 @@ bytes are still on their way to the disk. Its mode says what is stored:
 	flags.IntVar(&o.vcpus, "vcpus", 0, "`number` of virtual CPUs, 1 to 8 (default 1)")
 	flags.IntVar(&o.disk, "disk-mib", 0, "size of the writable disk in `MiB` (default 4096)")
 	flags.StringSliceVar(&o.packages, "packages", nil, "Debian `packages` to add")
-	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "Debian mirror (FORKD_DEBIAN_MIRROR)")
-	flags.StringVar(&o.runtime, "runtime", "", "interpreter to keep warm: python or none (default python)")
+	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "`URL` of a Debian mirror (FORKD_DEBIAN_MIRROR)")
+	flags.StringVar(&o.runtime, "runtime", "", "`interpreter` to keep warm: python or none (default python)")
 	flags.StringSliceVar(&o.modules, "modules", nil, "`modules` that the runtime imports (default numpy)")
 	flags.StringArrayVar(&o.warmUp, "warm-up", nil, "`code` that the runtime evaluates once")
 	flags.StringArrayVar(&o.setup, "setup", nil, "shell `command` to run before the runtime starts")
@@ -96,9 +98,18 @@ func (o *snapshotOptions) run(ctx context.Context, modules bool) error {
 	info, err := createSnapshot(ctx, show, c, req)
 	show.end()
 	if err != nil {
-		return err
+		return missingModule(err)
 	}
 	return printMade(o.f.io, info, time.Since(start), o.json)
+}
+
+// missingModule adds what to do if the runtime could not import a module.
+func missingModule(err error) error {
+	var remote *client.Error
+	if !errors.As(err, &remote) || !strings.Contains(remote.Message, "No module named") {
+		return err
+	}
+	return &hinted{err, "the module is not in the image; name the Debian package that has it with --packages, for example python3-yaml for yaml"}
 }
 
 // printMade tells of a snapshot that was made.

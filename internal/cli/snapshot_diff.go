@@ -27,7 +27,7 @@ func newSnapshotDiff(f *factory) *cobra.Command {
 		Long: `Fork a child of a snapshot, run commands and evaluations in it and keep what has
 changed as a new snapshot that stands on the first. The commands run first, in their
 order, then the evaluations. If one of them fails nothing is kept.`,
-		Example: `  forkd snapshot-diff --from pyagent --tag tools --exec 'pip install /root/wheels/*.whl'
+		Example: `  forkd snapshot-diff --from pyagent --tag tools --exec 'mkdir -p /opt/app && echo v1 > /opt/app/version' --eval 'import json'
   forkd snapshot-diff --from pyagent --tag loaded --eval 'data = numpy.arange(1000)'`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },

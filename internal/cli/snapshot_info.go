@@ -24,7 +24,11 @@ func newSnapshotInfo(f *factory) *cobra.Command {
 		Use:     "snapshot-info TAG",
 		Aliases: []string{"inspect"},
 		Short:   "Describe a snapshot: contents, sizes, chain, dependents",
-		Args:    exactly(1, "tag"),
+		Long: `Describe a snapshot: its contents and sizes, the chain that it stands on, and what
+depends on it. The chain depth counts the layers of memory over the first one. A layer
+stays as long as something needs it, even if the snapshot that it was made for has been
+removed; the ancestors are only those that are still there, so they may be fewer.`,
+		Args: exactly(1, "tag"),
 
 		ValidArgsFunction: first(f.tags()),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
@@ -76,8 +80,11 @@ func describeSnapshot(io *Streams, s *client.SnapshotDetail) [][]string {
 		{"sandboxes", names(s.Dependents)},
 		{"dir", s.Dir},
 	}
-	if s.Mode != "" {
-		rows = append(rows, []string{"mode", string(s.Mode)}, []string{"pause", fmt.Sprintf("%.2f ms", s.PauseMs)})
+	if s.Mode != "" && s.ChainDepth > 0 || s.Mode == client.BranchFull {
+		rows = append(rows, []string{"mode", string(s.Mode)}) // what is flat now is what it was made as no longer
+	}
+	if s.PauseMs > 0 { // nothing stood still for what was derived
+		rows = append(rows, []string{"pause", fmt.Sprintf("%.2f ms", s.PauseMs)})
 	}
 	if s.Warning != "" {
 		rows = append(rows, []string{"warning", s.Warning})

@@ -2,17 +2,20 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/daemon/launch"
 )
 
 type stopOptions struct {
-	f    *factory
-	json bool
+	f     *factory
+	force bool
+	json  bool
 }
 
 func newStop(f *factory) *cobra.Command {
@@ -21,10 +24,13 @@ func newStop(f *factory) *cobra.Command {
 		Use:   "stop",
 		Short: "End your own daemon and all its sandboxes",
 		Long: `End the daemon that has its home in FORKD_HOME, whoever started it, and wait until it
-is gone. Its sandboxes end with it; its snapshots stay. FORKD_URL plays no part.`,
+is gone. Workspaces that run are suspended first; if one cannot be, the daemon goes on,
+unless --force is given. Other sandboxes end with it; its snapshots stay. FORKD_URL
+plays no part.`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
+	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "end it even if a workspace cannot be saved")
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -37,8 +43,17 @@ func (o *stopOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pid, err := launch.Stop(ctx, home)
+	// Whose daemon it is comes before asking it for anything.
+	pid, err := launch.Find(ctx, home)
 	if err != nil {
+		return err
+	}
+	if pid != 0 {
+		if err := o.suspend(ctx, home); err != nil {
+			return err
+		}
+	}
+	if pid, err = launch.Stop(ctx, home); err != nil {
 		return err
 	}
 	if o.json {
@@ -50,4 +65,48 @@ func (o *stopOptions) run(ctx context.Context) error {
 	}
 	_, err = fmt.Fprintf(o.f.io.Out, "stopped the daemon (process %d)\n", pid)
 	return err
+}
+
+// suspend saves the workspaces that run. With force it only tells which it could
+// not save.
+func (o *stopOptions) suspend(ctx context.Context, home string) error {
+	c, err := o.f.client("unix://" + client.Socket(home))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	failed := suspendRunning(ctx, c)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case len(failed) == 0:
+		return nil
+	case !o.force:
+		return errors.Join(append(failed, &hinted{
+			errors.New("the daemon was not stopped"), "with --force it ends, and what cannot be saved is lost",
+		})...)
+	}
+	for _, err := range failed {
+		fmt.Fprintf(o.f.io.Err, "forkd: warning: %s\n", err)
+	}
+	return nil
+}
+
+// suspendRunning suspends all workspaces that run, and returns an error for each
+// that it could not.
+func suspendRunning(ctx context.Context, c *client.Client) (failed []error) {
+	all, err := c.Workspaces(ctx)
+	if err != nil {
+		return []error{fmt.Errorf("workspaces that run are not saved: %w", err)}
+	}
+	for _, w := range all {
+		if w.State != api.WorkspaceStateRunning {
+			continue
+		}
+		_, err := c.SuspendWorkspace(ctx, w.Name)
+		if err != nil && !client.IsCode(err, api.ErrorCodeNotFound) { // removed meanwhile
+			failed = append(failed, fmt.Errorf("workspace %q is not saved: %w", w.Name, err))
+		}
+	}
+	return failed
 }

@@ -77,7 +77,7 @@ func drawTree(io *Streams, nodes []client.TreeNode) (rows [][]string) {
 	var draw func(parent, indent string)
 	draw = func(parent, indent string) {
 		children := under[parent]
-		delete(under, parent) // so that this ends, whatever the parents say
+		delete(under, parent) // should a name come twice, the first has the children
 		for i, n := range children {
 			branch, rest := "├─ ", "│  "
 			switch {
@@ -98,22 +98,33 @@ func treeKey(kind api.TreeNodeKind, name string) string { return string(kind) + 
 
 // byParent sorts nodes by the key of what they are drawn under, which is empty
 // for roots. That is their snapshot; a sandbox that was forked from another one,
-// without a snapshot in between, stands under that.
+// without a snapshot in between, stands under that. What would close a circle, as
+// when a sandbox has been rolled back to its own branch, is left out of account, so
+// that every node hangs from a root.
 func byParent(nodes []client.TreeNode) map[string][]client.TreeNode {
 	known := map[string]client.TreeNode{}
 	for _, n := range nodes {
 		known[treeKey(n.Kind, n.Name)] = n
 	}
+	parents := map[string]string{} // so far, without circles
+	above := func(key, from string) bool {
+		for ; from != "" && from != key; from = parents[from] {
+		}
+		return from == key
+	}
 	under := map[string][]client.TreeNode{}
 	for _, n := range nodes {
+		key := treeKey(n.Kind, n.Name)
 		parent := treeKey(api.TreeNodeKindSnapshot, n.Parent)
-		if _, there := known[parent]; !there {
+		if _, there := known[parent]; !there || above(key, parent) {
 			parent = ""
 		}
 		source := treeKey(api.TreeNodeKindSandbox, n.Source)
-		if s, there := known[source]; there && n.Kind == api.TreeNodeKindSandbox && s.Parent == n.Parent {
+		s, there := known[source]
+		if there && n.Kind == api.TreeNodeKindSandbox && s.Parent == n.Parent && !above(key, source) {
 			parent = source
 		}
+		parents[key] = parent
 		under[parent] = append(under[parent], n)
 	}
 	return under

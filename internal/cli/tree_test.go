@@ -30,8 +30,7 @@ func TestTreeOnTerminal(t *testing.T) {
 	}
 }
 
-// TestDrawTree: whatever the parents say, every node is drawn at most once and
-// the drawing ends.
+// TestDrawTree: whatever the parents say, every node is drawn exactly once.
 func TestDrawTree(t *testing.T) {
 	io := &Streams{OutTTY: true}
 	rows := drawTree(io, []client.TreeNode{
@@ -45,7 +44,41 @@ func TestDrawTree(t *testing.T) {
 	for _, row := range rows {
 		names = append(names, row[0])
 	}
-	if got := strings.Join(names, "|"); got != "orphan|a|└─ b|   └─ a" {
+	if got := strings.Join(names, "|"); got != "orphan|a|└─ b|   └─ a|y|└─ x|self" {
 		t.Errorf("drawn: %s", got)
+	}
+}
+
+// TestDrawTreeAfterRollback: a sandbox that was rolled back to its own branch stands
+// under that, and what was forked from it under the sandbox.
+func TestDrawTreeAfterRollback(t *testing.T) {
+	nodes := []client.TreeNode{
+		{Kind: "snapshot", Name: "base"},
+		{Kind: "sandbox", Name: "A", Parent: "cyc", Source: "A"},
+		{Kind: "snapshot", Name: "cyc", Parent: "base", Source: "A"},
+		{Kind: "sandbox", Name: "B", Parent: "cyc", Source: "A"},
+		{Kind: "sandbox", Name: "P", Parent: "cyc", Source: "Q"}, {Kind: "sandbox", Name: "Q", Parent: "cyc", Source: "P"},
+	}
+	for range 2 {
+		var names []string
+		for _, row := range drawTree(&Streams{OutTTY: true}, nodes) {
+			names = append(names, row[0])
+		}
+		if got := strings.Join(names, "|"); got != "base|└─ cyc|   ├─ A|   │  └─ B|   └─ Q|      └─ P" {
+			t.Errorf("drawn: %s", got)
+		}
+	}
+	fake := newFake(t.TempDir())
+	for _, args := range [][]string{
+		{"fork", "-t", "base"}, {"snapshot", "--from-sandbox", "sb-0001", "-t", "cyc"},
+		{"rollback", "sb-0001", "--to", "cyc"}, {"fork", "--from-sandbox", "sb-0001"},
+	} {
+		if status, _, errs := terminal(t, fake, "", args...); status != 0 {
+			t.Fatalf("%q: %s", args, errs)
+		}
+	}
+	_, out, _ := terminal(t, fake, "", "tree")
+	if strings.Count(out, "\n") != 5 || !strings.Contains(out, "└─ sb-0001 ") || !strings.Contains(out, "└─ sb-0004 ") {
+		t.Errorf("after a rollback:\n%s", out)
 	}
 }

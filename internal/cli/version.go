@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
 )
 
 type versionOptions struct {
@@ -45,6 +47,14 @@ func (o *versionOptions) run(ctx context.Context) error {
 		_, err = fmt.Fprintln(o.f.io.Out, "no daemon runs")
 		return err
 	}
-	_, err = fmt.Fprintf(o.f.io.Out, "daemon %s (process %d, engine %s)\n", remote.Version, remote.PID, remote.Engine)
+	_, err = fmt.Fprintf(o.f.io.Out, "daemon %s (process %d, %s)\n", remote.Version, remote.PID, engine(remote))
 	return err
+}
+
+// engine tells what a daemon executes guest code with.
+func engine(v *client.Version) string {
+	if v.Executor == "" {
+		return "engine " + v.Engine
+	}
+	return fmt.Sprintf("engine %s, %s", v.Engine, v.Executor)
 }

@@ -36,7 +36,10 @@ func daemonMain(home string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := Serve(ctx, config(home, "")); err != nil {
+	cfg := config(home, os.Getenv("DAEMON_TEST_LISTEN"))
+	cfg.ListenOptional = true
+	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := Serve(ctx, cfg); err != nil {
 		fmt.Fprintln(os.Stderr, "forkd: error:", err)
 		return 1
 	}
@@ -273,7 +276,7 @@ func TestStart(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				pids = append(pids, pid)
-			})
+			}, func() { t.Error("it has to do without a port that it was not to have") })
 			if err != nil {
 				t.Error(err)
 			}
@@ -308,8 +311,36 @@ func TestStartFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = launch.Start(context.Background(), home, []string{self}, func(int) {})
+	err = launch.Start(context.Background(), home, []string{self}, func(int) {}, func() {})
 	wantHint(t, err, "the daemon did not start: no such luck", "do better")
-	err = launch.Start(context.Background(), home, []string{"/no/such/program"}, func(int) {})
+	err = launch.Start(context.Background(), home, []string{"/no/such/program"}, func(int) {}, func() {})
 	wantHint(t, err, "starting the daemon", "")
+}
+
+// TestStartTellsOfThePort: whoever starts a daemon that gets no port learns of it.
+func TestStartTellsOfThePort(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	home := home(t)
+	t.Setenv("DAEMON_TEST_HOME", home)
+	t.Setenv("DAEMON_TEST_LISTEN", taken.Addr().String())
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 0} { // the second finds a daemon that runs
+		told := 0
+		if err := launch.Start(context.Background(), home, []string{self}, func(int) {}, func() { told++ }); err != nil {
+			t.Fatal(err)
+		}
+		if told != want {
+			t.Errorf("told %d times, want %d", told, want)
+		}
+	}
+	if _, err := launch.Stop(context.Background(), home); err != nil {
+		t.Error(err)
+	}
 }

@@ -47,7 +47,7 @@ func listenTCP(cfg *Config) (net.Listener, error) {
 	case !errors.Is(err, syscall.EADDRINUSE):
 		return nil, &Error{Message: "listening on " + cfg.Listen, Err: err}
 	case cfg.ListenOptional:
-		cfg.Log.Warn("the port is taken; serving on the Unix socket only", "address", cfg.Listen)
+		cfg.Log.Warn(launch.PortTaken, "address", cfg.Listen)
 		return nil, nil
 	}
 	return nil, &Error{

@@ -34,6 +34,7 @@ type Config struct {
 	Token          string
 	Version        string
 	Engine         string
+	Executor       string // what the engine executes guest code with, in words
 	Log            *slog.Logger
 	// Open opens the domain under Home and takes its lock.
 	Open func(ctx context.Context) (Backend, error)
@@ -48,7 +49,8 @@ const (
 
 // Serve serves until ctx ends, which is not an error. It then lets short
 // requests finish, cancels the others, ends all sandboxes and removes the
-// socket.
+// socket. What goes wrong with that, such as a workspace that is not saved, is
+// logged and returned.
 func Serve(ctx context.Context, cfg Config) error {
 	if err := checkListen(cfg.Listen, cfg.Token); err != nil {
 		return err
@@ -75,7 +77,11 @@ func Serve(ctx context.Context, cfg Config) error {
 	if err == nil {
 		err = run(ctx, &cfg, backend, unix, tcp)
 	}
-	return errors.Join(err, backend.Close())
+	closeErr := backend.Close()
+	if closeErr != nil {
+		cfg.Log.Error("not everything was saved or ended", "error", closeErr)
+	}
+	return errors.Join(err, closeErr)
 }
 
 // run serves on listeners, which it closes. tcp may be nil.
@@ -85,7 +91,8 @@ func run(ctx context.Context, cfg *Config, backend Backend, unix, tcp net.Listen
 	defer cancel(nil)
 	srv := &http.Server{
 		Handler: server.New(server.Config{
-			Manager: backend, Token: cfg.Token, Log: cfg.Log, Version: cfg.Version, Engine: cfg.Engine,
+			Manager: backend, Token: cfg.Token, Log: cfg.Log, Version: cfg.Version,
+			Engine: cfg.Engine, Executor: cfg.Executor,
 		}),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: 10 * time.Second,

@@ -59,7 +59,7 @@ func TestRollbackRefused(t *testing.T) {
 	d.eval(t, ids[0], "x = 1")
 	other := d.branch(t, ids[1], client.BranchRequest{})
 	_, err := d.Rollback(limited(t, patience), ids[0], other.Tag)
-	wantCode(t, err, "invalid_argument", tag)
+	wantCode(t, err, "failed_precondition", tag)
 	_, err = d.Rollback(limited(t, patience), ids[0], "nowhere")
 	wantCode(t, err, "not_found", "nowhere")
 	_, err = d.Rollback(limited(t, patience), "sb-nobody", tag)

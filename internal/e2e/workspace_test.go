@@ -109,7 +109,8 @@ func TestWorkspaceRemovedWhileItResumes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Kill(ctx, w.SandboxID); err != nil {
+		wantCode(t, d.Kill(ctx, w.SandboxID), "in_use", "gone")
+		if _, err := d.SuspendWorkspace(ctx, "gone"); err != nil {
 			t.Fatal(err)
 		}
 		resumed := make(chan error, 1)
@@ -134,5 +135,44 @@ func TestWorkspaceRemovedWhileItResumes(t *testing.T) {
 				t.Errorf("after %s its sandbox %s is %s", delay, box.ID, box.State)
 			}
 		}
+	}
+}
+
+// A daemon with a workspace for which the disk is too small is not stopped by the
+// way; when it has to end, it tells what was lost (field case 029).
+func TestWorkspaceThatCannotBeSaved(t *testing.T) {
+	home := cloneHome(t)
+	resize := smallLayers(t, home, 4<<20)
+	d := serve(t, home)
+	w, err := d.CreateWorkspace(limited(t, patience), client.WorkspaceRequest{Name: "desk", SnapshotTag: tag})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.eval(t, w.SandboxID, "import numpy; pattern = numpy.random.bytes(16 << 20); x = 1")
+	const lost = `workspace "desk" is not saved: `
+	if got := d.cli(t, "", "stop"); got.status != 1 || !strings.Contains(got.stderr, lost) || !strings.Contains(got.stderr, "no space") || d.ended() {
+		t.Fatalf("stopping it: %+v", got)
+	}
+	if x := value[int](t, d, w.SandboxID, "x"); x != 1 {
+		t.Errorf("x is %d", x)
+	}
+
+	resize(64 << 20)
+	if got := d.cli(t, "", "stop"); got.status != 0 || got.stderr != "" {
+		t.Fatalf("stopping it with space: %+v", got)
+	}
+	d = serve(t, home)
+	if w, err = d.ResumeWorkspace(limited(t, patience), "desk"); err != nil {
+		t.Fatal(err)
+	}
+	if x := value[int](t, d, w.SandboxID, "x"); x != 1 {
+		t.Errorf("it resumes with x = %d", x)
+	}
+
+	d.eval(t, w.SandboxID, "pattern = numpy.random.bytes(64 << 20)")
+	d.stop()
+	if log := d.log.String(); d.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(log, `"level":"ERROR"`) ||
+		!strings.Contains(log, "forkd: error: "+lost) {
+		t.Errorf("ended by a signal: %v", d.cmd.ProcessState)
 	}
 }

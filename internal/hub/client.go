@@ -112,15 +112,20 @@ func (c *Client) grant(u *url.URL) grant {
 	return grant{origin: u}
 }
 
+// redirectError is a redirect that is not followed, now or later.
+type redirectError string
+
+func (e redirectError) Error() string { return string(e) }
+
 // checkRedirect lets nobody lead a request, or a token in it, somewhere else in
 // the open.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
 	case len(via) >= 10:
-		return errors.New("too many redirects")
-	case first.Scheme == "https" && req.URL.Scheme != "https":
-		return errors.New("redirected from https to " + req.URL.Scheme)
+		return redirectError("too many redirects")
+	case req.URL.Scheme != "https" && (first.Scheme == "https" || req.URL.Scheme != "http"):
+		return redirectError("redirected from " + first.Scheme + " to " + req.URL.Scheme)
 	case !sameOrigin(first, req.URL):
 		req.Header.Del("Authorization")
 	}
@@ -180,6 +185,10 @@ func refusal(u *url.URL, status int) error {
 	case http.StatusPreconditionFailed, http.StatusConflict:
 		kind = ErrExists
 	}
+	return refused(u, kind, status)
+}
+
+func refused(u *url.URL, kind error, status int) error {
 	return fmt.Errorf("%s: %w (%d %s)", show(u), kind, status, http.StatusText(status))
 }
 
@@ -193,10 +202,13 @@ func passing(status int) bool {
 	return false
 }
 
-// lasting reports whether asking again cannot help, as nobody is there at all.
-// A server that was there before may be on its way back.
+// lasting reports whether asking again cannot help, as nobody is there at all or
+// they lead astray. A server that was there before may be on its way back.
 func lasting(err error, begun bool) bool {
 	var dns *net.DNSError
+	if errors.As(err, new(redirectError)) {
+		return true
+	}
 	return errors.As(err, &dns) && dns.IsNotFound || !begun && errors.Is(err, syscall.ECONNREFUSED)
 }
 

@@ -38,6 +38,8 @@ var (
 	ErrExists = errors.New("exists already")
 	// ErrDenied reports that the other side wants another token, or none.
 	ErrDenied = errors.New("access denied")
+	// ErrReadOnly reports a server that stores nothing.
+	ErrReadOnly = errors.New("the server does not accept PUT")
 	// ErrUnavailable reports a server that cannot be reached or does not work.
 	ErrUnavailable = errors.New("unavailable")
 )

@@ -171,6 +171,38 @@ func TestFetchFaults(t *testing.T) {
 	}
 }
 
+// Redirects that are not followed are not asked for again.
+func TestRedirectsThatAreFinal(t *testing.T) {
+	for to, want := range map[string]struct {
+		requests int
+		message  string
+	}{
+		"/x":              {10, "too many redirects"},
+		"ftp://127.0.0.1": {1, "redirected from http to ftp"},
+		"file:///etc":     {1, "redirected from http to file"},
+	} {
+		web, client := newFiles(t), newClient(t, Options{})
+		web.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
+			return true
+		}
+		home := snapshottest.New(t)
+		home.CreateChain()
+		for method, do := range map[string]func() error{
+			http.MethodGet: func() error { return pull(t, client, snapshottest.New(t), web.URL+"/x") },
+			http.MethodPut: func() error { return push(t, client, home, "base", web.URL+"/x") },
+		} {
+			err := do()
+			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), want.message) {
+				t.Errorf("%s led to %s: %v", method, to, err)
+			}
+			if n := len(web.seen(method)); n != want.requests {
+				t.Errorf("%s led to %s: %d requests, want %d", method, to, n, want.requests)
+			}
+		}
+	}
+}
+
 // A connection on which nothing comes any more is given up and taken up anew.
 func TestFetchLeavesAConnectionThatStands(t *testing.T) {
 	from, to, web, c := snapshottest.New(t), snapshottest.New(t), newFiles(t), newClient(t, Options{})
@@ -282,9 +314,30 @@ func TestPutTriesAgain(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return true
 		}},
-		{"no puts here", ErrUnavailable, func(f *files, n int, w http.ResponseWriter, r *http.Request) bool {
+		{"no puts here", ErrReadOnly, func(f *files, n int, w http.ResponseWriter, r *http.Request) bool {
 			w.WriteHeader(http.StatusMethodNotAllowed)
 			return true
+		}},
+		{"answered before the body", ErrUnavailable, func(f *files, n int, w http.ResponseWriter, r *http.Request) bool {
+			w.WriteHeader(http.StatusCreated)
+			return true
+		}},
+		{"led to a page", ErrUnavailable, func(f *files, n int, w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPut {
+				io.Copy(io.Discard, r.Body)
+				http.Redirect(w, r, "/login", http.StatusFound)
+			}
+			return true
+		}},
+		{"led elsewhere", nil, func(f *files, n int, w http.ResponseWriter, r *http.Request) bool {
+			if n == 1 {
+				http.Redirect(w, r, "/x", http.StatusTemporaryRedirect)
+			}
+			return n == 1
+		}},
+		{"a server of files", ErrReadOnly, func(f *files, n int, w http.ResponseWriter, r *http.Request) bool {
+			w.WriteHeader(http.StatusNotImplemented)
+			return n == 1 // asked again, it would take it
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

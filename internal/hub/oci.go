@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -50,7 +51,27 @@ func registryError(ref fmt.Stringer, err error) error {
 			kind = ErrDenied
 		}
 	}
-	return fmt.Errorf("%s: %w: %w", ref, kind, err)
+	return fmt.Errorf("%s: %w: %w", ref, kind, &oneLine{err})
+}
+
+// maxAnswer bounds what an error tells of a registry's own words, in bytes.
+const maxAnswer = 200
+
+// oneLine is an error whose text is one short line: what is no registry answers
+// with whole pages, and the library quotes them.
+type oneLine struct{ err error }
+
+func (e *oneLine) Unwrap() error { return e.err }
+
+func (e *oneLine) Error() string {
+	text := e.err.Error()
+	if at := strings.IndexAny(text, "<\r\n"); at >= 0 {
+		text = strings.TrimRight(text[:at], ": ")
+	}
+	if len(text) > maxAnswer {
+		text = strings.ToValidUTF8(text[:maxAnswer], "") + "…"
+	}
+	return text
 }
 
 // blob is a part of a snapshot, compressed and ready to be sent.

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -202,6 +203,26 @@ func skipConfig(fault func(http.ResponseWriter, *http.Request) bool) func(http.R
 			return false
 		}
 		return fault(w, r)
+	}
+}
+
+// What is no registry answers with pages; an error is one short line all the same.
+func TestRegistryErrorsAreOneLine(t *testing.T) {
+	reg, c := newRegistry(t), newClient(t, Options{})
+	for _, page := range []string{
+		"<!DOCTYPE html>\n<html><body>" + strings.Repeat("not here ", 1000) + "</body></html>",
+		"line\n" + strings.Repeat("line\n", 1000), strings.Repeat("é", 1000),
+	} {
+		reg.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			w.WriteHeader(http.StatusNotFound)
+			io.WriteString(w, page)
+			return true
+		}
+		err := pull(t, c, snapshottest.New(t), "oci://"+reg.host+"/a:b")
+		if !errors.Is(err, ErrNotFound) || strings.ContainsAny(err.Error(), "<\n") || len(err.Error()) > 400 ||
+			!strings.Contains(err.Error(), "404") || !utf8.ValidString(err.Error()) {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/snapshot"
 	"github.com/forkd-dev/forkd/internal/snapshot/archive"
@@ -82,8 +83,10 @@ func (c *Client) pushURL(ctx context.Context, u *url.URL, g grant, m *snapshot.M
 
 // put sends a pack once.
 func (c *Client) put(ctx context.Context, u *url.URL, g grant, pack *spool, progress func(done, total int64)) error {
+	var sent atomic.Int64 // bytes that were handed over, since it last began
 	body := func() (io.ReadCloser, error) {
-		return io.NopCloser(&sendReader{ctx: ctx, r: pack.reader(), total: pack.size, progress: progress}), nil
+		sent.Store(0)
+		return io.NopCloser(&sendReader{ctx: ctx, r: pack.reader(), done: &sent, total: pack.size, progress: progress}), nil
 	}
 	first, _ := body()
 	req, err := c.request(ctx, http.MethodPut, u, g, first)
@@ -103,10 +106,16 @@ func (c *Client) put(ctx context.Context, u *url.URL, g grant, pack *spool, prog
 	}
 	resp.Body.Close()
 	switch {
+	case resp.StatusCode/100 == 2 && resp.Request.Method != http.MethodPut:
+		return &finalError{failure(u, errors.New("it redirected to what takes no pack"))}
+	case resp.StatusCode/100 == 2 && sent.Load() != pack.size:
+		return &finalError{failure(u, errors.New("the server answered before it had the whole pack"))}
 	case resp.StatusCode/100 == 2:
 		return nil
 	case passing(resp.StatusCode):
 		return refusal(u, resp.StatusCode)
+	case resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotImplemented:
+		return &finalError{refused(u, ErrReadOnly, resp.StatusCode)}
 	}
 	return &finalError{refusal(u, resp.StatusCode)}
 }
@@ -121,10 +130,11 @@ func (c *Client) holds(ctx context.Context, u *url.URL, g grant, made listing) b
 
 // sendReader reports what is read from it as sent.
 type sendReader struct {
-	ctx         context.Context
-	r           io.Reader
-	done, total int64
-	progress    func(done, total int64)
+	ctx      context.Context
+	r        io.Reader
+	done     *atomic.Int64
+	total    int64
+	progress func(done, total int64)
 }
 
 func (s *sendReader) Read(b []byte) (int, error) {
@@ -132,7 +142,6 @@ func (s *sendReader) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.r.Read(b)
-	s.done += int64(n)
-	s.progress(s.done, s.total)
+	s.progress(s.done.Add(int64(n)), s.total)
 	return n, err
 }

@@ -254,8 +254,12 @@ func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]
 	if spec.Tag != "" {
 		return nil, fail(InvalidArgument, "give one of the two", "a fork is of a snapshot or of a sandbox, not of both")
 	}
-	if _, err := m.use(ctx, id); err != nil {
+	b, err := m.use(ctx, id)
+	if err != nil {
 		return nil, err
+	}
+	if spec.MemoryLimitMiB == 0 {
+		spec.MemoryLimitMiB = b.limitMiB // who is limited cannot fork out of it
 	}
 	if err := m.admit(spec.N); err != nil {
 		return nil, err

@@ -272,11 +272,18 @@ func runSetup(ctx context.Context, a *agent.Client, args []string) error {
 	cmd := Command{Args: args, OutputLimit: 1 << 20}
 	exit, err := a.Run(ctx, cmd.request(), agent.Streams{Stdout: &out, Stderr: &out})
 	if err == nil && exit.Code != 0 {
-		text := out.String()
-		err = fail(InvalidArgument, "run it in a sandbox to see what is wrong",
-			"setup command %q exited with %d: %s", strings.Join(args, " "), exit.Code, strings.TrimSpace(text[max(0, len(text)-2000):]))
+		err = commandError(args, exit.Code, out.String())
 	}
 	return err
+}
+
+// commandError tells of a command that had to succeed, and what it printed last.
+func commandError(args []string, exitCode int, output string) *Error {
+	e := fail(CommandFailed, "run it in a sandbox to see what is wrong", "command %q exited with %d", strings.Join(args, " "), exitCode)
+	if last := strings.TrimSpace(output[max(0, len(output)-2000):]); last != "" {
+		e.Message += ": " + last
+	}
+	return e
 }
 
 // explain adds what the console said to the failure of a machine that died.

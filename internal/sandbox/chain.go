@@ -142,7 +142,7 @@ func (m *Manager) prepare(ctx context.Context, b *box, spec DeriveSpec, progress
 			return err
 		}
 		if r.Error != nil {
-			return fail(InvalidArgument, "run it in a sandbox to see what is wrong", "evaluation raised %s: %s\n%s",
+			return fail(CommandFailed, "run it in a sandbox to see what is wrong", "evaluation raised %s: %s\n%s",
 				r.Error.Type, r.Error.Message, strings.TrimSpace(r.Error.Traceback))
 		}
 	}

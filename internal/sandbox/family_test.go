@@ -113,7 +113,7 @@ func TestRemoveSnapshots(t *testing.T) {
 	remove := func(opts RemoveOptions, tags ...string) ([]string, error) { return m.RemoveSnapshots(tags, opts) }
 
 	_, err := remove(RemoveOptions{}, "a")
-	wantCode(t, "a parent", err, InUse, `1 snapshots: b`)
+	wantCode(t, "a parent", err, InUse, `1 snapshot: b`)
 	_, err = remove(RemoveOptions{}, "other", "c")
 	wantCode(t, "one that runs", err, InUse, id)
 	_, err = remove(RemoveOptions{}, "other", "nothing")

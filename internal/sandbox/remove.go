@@ -138,8 +138,9 @@ func (m *Manager) removeClaimed(tags []string, opts RemoveOptions) error {
 // removable refuses to remove what is in use.
 func (m *Manager) removable(tags []string, opts RemoveOptions) error {
 	for _, tag := range tags {
-		if name := m.spaces.standingOn(tag); name != "" {
-			return fail(InUse, fmt.Sprintf("remove that with `forkd workspace rm %s`", name), "workspace %q resumes from snapshot %q", name, tag)
+		if names := m.spacesOn(tag); len(names) > 0 {
+			return fail(InUse, fmt.Sprintf("`forkd workspace rm %s` comes first", strings.Join(names, " ")),
+				"snapshot %q is in use by %s: %s", tag, counted(len(names), "workspace", "s"), shorten(names))
 		}
 		if opts.Force || opts.Cascade {
 			continue
@@ -149,20 +150,44 @@ func (m *Manager) removable(tags []string, opts RemoveOptions) error {
 			return err
 		}
 		children = slices.DeleteFunc(children, func(child string) bool { return slices.Contains(tags, child) })
-		ids := m.dependents(tag)
-		var users []string
-		if len(ids) > 0 {
-			users = append(users, fmt.Sprintf("%d sandboxes: %s", len(ids), shorten(ids)))
-		}
-		if len(children) > 0 {
-			users = append(users, fmt.Sprintf("%d snapshots: %s", len(children), shorten(children)))
-		}
-		if len(users) > 0 {
-			return fail(InUse, "remove those as well with --cascade, or only this one and its sandboxes with --force",
-				"snapshot %q is in use by %s", tag, strings.Join(users, " and by "))
+		if err := m.usedBy(tag, m.dependents(tag), children); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// usedBy refuses to remove a snapshot that sandboxes run from or snapshots stand
+// on, and says what would work.
+func (m *Manager) usedBy(tag string, boxes, children []string) error {
+	var users []string
+	if len(boxes) > 0 {
+		users = append(users, counted(len(boxes), "sandbox", "es")+": "+shorten(boxes))
+	}
+	if len(children) > 0 {
+		users = append(users, counted(len(children), "snapshot", "s")+": "+shorten(children))
+	}
+	if len(users) == 0 {
+		return nil
+	}
+	hint := "remove those as well with --cascade, or only this one and its sandboxes with --force"
+	above, err := m.descendants(children)
+	if err != nil {
+		return err
+	}
+	if names := m.spacesOn(above...); len(names) > 0 {
+		users = append(users, counted(len(names), "workspace", "s")+": "+shorten(names))
+		hint = fmt.Sprintf("remove only this one and its sandboxes with --force; --cascade works after `forkd workspace rm %s`", strings.Join(names, " "))
+	}
+	return fail(InUse, hint, "snapshot %q is in use by %s", tag, strings.Join(users, " and by "))
+}
+
+// counted is a number of things, with the ending of their plural where it is due.
+func counted(n int, thing, plural string) string {
+	if n == 1 {
+		plural = ""
+	}
+	return fmt.Sprintf("%d %s%s", n, thing, plural)
 }
 
 func (m *Manager) hasFailed(tag string) bool {

@@ -7,7 +7,7 @@ import (
 )
 
 // Rollback puts a sandbox back to a snapshot that it descends from: the one that
-// it was forked from, one that that was made from, or a branch of itself. It
+// it runs from or was forked from, one that these stand on, or a branch of itself. It
 // keeps its id, lifetime and limits; what happened in it since is gone, also
 // commands that run. It may have ended by itself. If the rollback fails, the
 // sandbox goes on as it was.
@@ -29,7 +29,7 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 		return nil, m.openError(tag, err)
 	}
 	next, err := m.spawn(ctx, src, birth{
-		id: b.id, tag: tag, workspace: b.workspace, created: b.created, expires: b.expires, limitMiB: b.limitMiB,
+		id: b.id, tag: tag, first: b.first, workspace: b.workspace, created: b.created, expires: b.expires, limitMiB: b.limitMiB,
 	})
 	if err != nil {
 		return nil, wrap(err, "rolling sandbox %s back to %q", id, tag)
@@ -51,19 +51,42 @@ func (m *Manager) descends(b *box, tag string) error {
 	if tag == b.tag {
 		return nil
 	}
-	past := []string{b.tag}
-	if chain, err := m.store.Chain(b.tag); err == nil {
-		past = append(past, chain.Ancestors...)
-	}
-	for _, e := range m.store.List() {
-		if e.Manifest != nil && e.Manifest.BranchedFrom == b.id {
-			past = append(past, e.Tag)
-		}
-	}
+	past := m.past(b)
 	if slices.Contains(past, tag) {
 		return nil
 	}
-	return fail(InvalidArgument, "it can go back to "+shorten(past), "sandbox %s does not descend from snapshot %q", b.id, tag)
+	hint := "no snapshot that it descends from is left"
+	if len(past) > 0 {
+		hint = "it can go back to " + shorten(past)
+	}
+	return fail(FailedPrecondition, hint, "sandbox %s does not descend from snapshot %q", b.id, tag)
+}
+
+// past lists the snapshots that a sandbox descends from and that are there, each
+// once.
+func (m *Manager) past(b *box) (tags []string) {
+	for _, tag := range []string{b.tag, b.first} {
+		tags = append(tags, tag)
+		if chain, err := m.store.Chain(tag); err == nil {
+			tags = append(tags, chain.Ancestors...)
+		}
+	}
+	for _, e := range m.store.List() {
+		if e.Manifest != nil && e.Manifest.BranchedFrom == b.id {
+			tags = append(tags, e.Tag)
+		}
+	}
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(tags, func(tag string) bool {
+		again := seen[tag]
+		seen[tag] = true
+		return again || !m.store.Exists(tag)
+	})
+}
+
+// rolledBack is the error for a call that a rollback has cut short.
+func rolledBack(id string) *Error {
+	return fail(Unavailable, "call again if it is still wanted", "a rollback of sandbox %s ended this call; the sandbox runs on", id)
 }
 
 // replace puts another machine in the place of a sandbox's.

@@ -240,11 +240,12 @@ func shipError(err error, format string, args ...any) error {
 		code Code
 		hint string
 	}{
-		{archive.ErrBadPack, InvalidArgument, "get it again, or have it made again with this version of forkd"},
+		{archive.ErrBadPack, NotBootable, "get it again, or have it made again with this version of forkd"},
 		{hub.ErrReference, InvalidArgument, "write a URL, owner/name[:version], or oci://host/repository:tag"},
 		{hub.ErrNotFound, NotFound, "check the reference, and that you may see what it names"},
 		{hub.ErrExists, AlreadyExists, "give it another name or version"},
-		{hub.ErrDenied, InvalidArgument, "for the hub set FORKD_HUB_TOKEN; for a registry log in with your container tool"},
+		{hub.ErrDenied, FailedPrecondition, "for the hub set FORKD_HUB_TOKEN; for a registry log in with your container tool"},
+		{hub.ErrReadOnly, FailedPrecondition, "push to a server that stores what is PUT, or to an OCI registry: oci://host/repository:tag"},
 		{hub.ErrUnavailable, Unavailable, "check that the server can be reached from the daemon's host, and try again"},
 	} {
 		if e.Code == Internal && errors.Is(err, c.is) {

@@ -137,13 +137,13 @@ func TestUnpackRefusals(t *testing.T) {
 		{"bad tag", "../x", bytes.NewReader(good), InvalidArgument, "tag"},
 		{"other ISA", "", from.headOf(t, func(m *snapshot.Manifest) { m.ISA = "loong64" }), NotBootable, "loong64"},
 		{"CPU feature", "", from.headOf(t, func(m *snapshot.Manifest) { m.CPUFeatures = []string{"i", "zvfh"} }), NotBootable, "zvfh"},
-		{"nothing but a manifest", "", from.headOf(t, func(*snapshot.Manifest) {}), InvalidArgument, "ends before state.bin"},
+		{"nothing but a manifest", "", from.headOf(t, func(*snapshot.Manifest) {}), NotBootable, "ends before state.bin"},
 		{"too large for the disk", "", from.headOf(t, func(m *snapshot.Manifest) {
 			m.MemoryMiB, m.Memory.Pages = 1<<20, page.MaxLimit
 			m.Memory.Layers = []snapshot.LayerRef{{Digest: strings.Repeat("a", 64), Size: 1 << 40}, {Digest: strings.Repeat("b", 64), Size: 1 << 40}}
 		}), NoSpace, "MiB are free"},
-		{"no pack", "", strings.NewReader("hello"), InvalidArgument, "bad snapshot pack"},
-		{"half a pack", "", bytes.NewReader(good[:len(good)/2]), InvalidArgument, "cut short"},
+		{"no pack", "", strings.NewReader("hello"), NotBootable, "bad snapshot pack"},
+		{"half a pack", "", bytes.NewReader(good[:len(good)/2]), NotBootable, "cut short"},
 		{"broken connection", "", io.MultiReader(bytes.NewReader(good[:len(good)/2]), broken{}), Unavailable, "broke off"},
 	} {
 		_, err := to.m.Unpack(ctx, c.pack, c.tag, nil)

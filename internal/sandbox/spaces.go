@@ -134,16 +134,6 @@ func (s *spaces) all() []spaceRecord {
 	return list
 }
 
-// standingOn returns the name of a workspace that resumes from a snapshot, or "".
-func (s *spaces) standingOn(tag string) string {
-	for _, w := range s.all() {
-		if w.SnapshotTag == tag {
-			return w.Name
-		}
-	}
-	return ""
-}
-
 // put makes a record durable.
 func (s *spaces) put(w spaceRecord) error {
 	w.Version = spaceVersion

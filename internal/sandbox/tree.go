@@ -34,6 +34,9 @@ func (m *Manager) Tree() ([]TreeNode, error) {
 			Kind: TreeSandbox, Name: s.ID, Source: s.BranchedFrom, Workspace: s.Workspace, CreatedAt: s.CreatedAt,
 			State: string(s.State), PrivateKiB: s.PrivateKiB,
 		}
+		if node.Source == node.Name { // it was rolled back to its own branch
+			node.Source = ""
+		}
 		if known[s.SnapshotTag] {
 			node.Parent = s.SnapshotTag
 		}

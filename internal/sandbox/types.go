@@ -17,7 +17,7 @@ const (
 	NotFound         Code = "not_found"         // no such tag, sandbox, file
 	AlreadyExists    Code = "already_exists"    // the name is taken
 	InUse            Code = "in_use"            // something still depends on it
-	NotBootable      Code = "not_bootable"      // the snapshot is damaged or foreign
+	NotBootable      Code = "not_bootable"      // the snapshot or pack is damaged or foreign
 	CapacityExceeded Code = "capacity_exceeded" // a limit of this host or daemon
 	NoSpace          Code = "no_space"          // the disk is full
 	SandboxDead      Code = "sandbox_dead"      // the guest has ended or crashed
@@ -27,6 +27,11 @@ const (
 	Unavailable      Code = "unavailable"       // try again later
 	Unsupported      Code = "unsupported"       // this engine or build cannot
 	Internal         Code = "internal"          // a fault of forkd
+
+	// The request is sound, but what it names does not allow it.
+	FailedPrecondition Code = "failed_precondition"
+	// A command or an evaluation that had to succeed has not.
+	CommandFailed Code = "command_failed"
 )
 
 // Error is what every operation of a Manager fails with.
@@ -105,8 +110,8 @@ type SnapshotInfo struct {
 	PauseMS float64 // how long user processes of the source stood still
 
 	// The chain, for a single snapshot.
-	ChainDepth         int      // snapshots that it stands on
-	Ancestors          []string // their tags, nearest first
+	ChainDepth         int      // layers of RAM over the first one, also of snapshots that were removed
+	Ancestors          []string // tags of the snapshots that it stands on and that are there, nearest first
 	DependentSnapshots []string // tags of snapshots that were branched or derived from it
 	ExclusiveBytes     int64    // on disk that would be freed with it
 }

@@ -174,6 +174,18 @@ func (m *Manager) occupant(name string) *box {
 	return nil
 }
 
+// spacesOn returns the names of the workspaces that resume from one of some
+// snapshots or, having been rolled back, run from one.
+func (m *Manager) spacesOn(tags ...string) (names []string) {
+	for _, w := range m.spaces.all() {
+		b := m.occupant(w.Name)
+		if slices.Contains(tags, w.SnapshotTag) || b != nil && slices.Contains(tags, b.tag) {
+			names = append(names, w.Name)
+		}
+	}
+	return names
+}
+
 // enter starts the sandbox of a workspace. The caller shares the tag.
 func (m *Manager) enter(ctx context.Context, w spaceRecord) (*box, error) {
 	src, err := m.source(w.SnapshotTag)
@@ -303,7 +315,7 @@ func (m *Manager) suspendAll() error {
 		}
 		if err != nil && !hasCode(err, NotFound) {
 			mu.Lock()
-			failed = errors.Join(failed, fmt.Errorf("suspending workspace %q: %w", spaces[i].Name, err))
+			failed = errors.Join(failed, fmt.Errorf("workspace %q is not saved: %w", spaces[i].Name, err))
 			mu.Unlock()
 		}
 	})

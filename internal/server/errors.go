@@ -34,6 +34,8 @@ var statusOf = map[api.ErrorCode]int{
 	api.ErrorCodeTooLarge:             http.StatusRequestEntityTooLarge,
 	api.ErrorCodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
 	api.ErrorCodeNotBootable:          http.StatusConflict,
+	api.ErrorCodeFailedPrecondition:   http.StatusConflict,
+	api.ErrorCodeCommandFailed:        http.StatusUnprocessableEntity,
 	api.ErrorCodeCanceled:             499, // the usual number for a client that went away
 	api.ErrorCodeInternal:             http.StatusInternalServerError,
 	api.ErrorCodeUnsupported:          http.StatusNotImplemented,

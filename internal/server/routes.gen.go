@@ -28,7 +28,7 @@ type ServerInterface interface {
 	// ForkSandboxes Forks children from a snapshot, or from a running sandbox.
 	// (POST /v1/sandboxes)
 	ForkSandboxes(w http.ResponseWriter, r *http.Request, params ForkSandboxesParams)
-	// KillSandbox Ends a sandbox, whatever state it is in, and frees what it holds.
+	// KillSandbox Ends a sandbox and frees what it holds. A running workspace is 409; suspend or remove that.
 	// (DELETE /v1/sandboxes/{id})
 	KillSandbox(w http.ResponseWriter, r *http.Request, id ID)
 	// GetSandbox Describes one sandbox.

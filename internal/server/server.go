@@ -34,6 +34,8 @@ type Config struct {
 	Log     *slog.Logger // requests are logged here; nil: not at all
 	Version string
 	Engine  string // engine of new sandboxes
+	// Executor is what the engine executes guest code with, in words.
+	Executor string
 }
 
 // Server is the REST API as an http.Handler. Its methods are safe for
@@ -64,6 +66,7 @@ func New(cfg Config) *Server {
 			Version:       cfg.Version,
 			API:           "v1",
 			Engine:        cfg.Engine,
+			Executor:      cfg.Executor,
 			PID:           os.Getpid(),
 			StartedAtUnix: time.Now().Unix(),
 		},

@@ -67,7 +67,7 @@ func TestPackBreaksOff(t *testing.T) {
 func TestUnpackOfOtherThings(t *testing.T) {
 	s := newSite(t, "")
 	_, err := s.c.Unpack(context.Background(), io.LimitReader(noise{}, 64<<20), "x")
-	if !client.IsCode(err, api.ErrorCodeInvalidArgument) || !strings.Contains(err.Error(), "no snapshot pack") {
+	if !client.IsCode(err, api.ErrorCodeNotBootable) || !strings.Contains(err.Error(), "no snapshot pack") {
 		t.Errorf("got %v", err)
 	}
 	req, err := http.NewRequest("POST", s.tcp+"/v1/snapshots/unpack", strings.NewReader("{}"))

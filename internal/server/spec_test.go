@@ -102,7 +102,7 @@ func TestErrorCodesAreTheSpecs(t *testing.T) {
 	for _, code := range []sandbox.Code{
 		sandbox.InvalidArgument, sandbox.NotFound, sandbox.AlreadyExists, sandbox.InUse, sandbox.NotBootable,
 		sandbox.CapacityExceeded, sandbox.NoSpace, sandbox.SandboxDead, sandbox.NoRuntime, sandbox.RuntimeLost, sandbox.Timeout,
-		sandbox.Unavailable, sandbox.Unsupported, sandbox.Internal,
+		sandbox.Unavailable, sandbox.Unsupported, sandbox.Internal, sandbox.FailedPrecondition, sandbox.CommandFailed,
 	} {
 		if _, ok := statusOf[api.ErrorCode(code)]; !ok {
 			t.Errorf("the API lacks the domain's code %s", code)

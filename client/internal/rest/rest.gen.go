@@ -142,7 +142,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/sandboxes (the `ForkSandboxes` operationId).
 	ForkSandboxes(ctx context.Context, params *ForkSandboxesParams, body ForkSandboxesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// KillSandbox Ends a sandbox, whatever state it is in, and frees what it holds.
+	// KillSandbox Ends a sandbox and frees what it holds. A running workspace is 409; suspend or remove that.
 	//
 	// Corresponds with DELETE /v1/sandboxes/{id} (the `KillSandbox` operationId).
 	KillSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -295,7 +295,9 @@ type ClientInterface interface {
 	// RollbackSandboxWithBody Takes a sandbox back, in place, to a snapshot that it descends from.
 	//
 	// The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
-	// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+	// has. Commands and evaluations that run in it end with the error unavailable. It descends from the snapshot that it runs
+	// from, the one that it was forked from, those that these stand on, and branches of itself; another one is the error
+	// failed_precondition. Body limit 64 KiB.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -305,7 +307,9 @@ type ClientInterface interface {
 	// RollbackSandbox Takes a sandbox back, in place, to a snapshot that it descends from.
 	//
 	// The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
-	// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+	// has. Commands and evaluations that run in it end with the error unavailable. It descends from the snapshot that it runs
+	// from, the one that it was forked from, those that these stand on, and branches of itself; another one is the error
+	// failed_precondition. Body limit 64 KiB.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -622,7 +626,7 @@ func (c *Client) ForkSandboxes(ctx context.Context, params *ForkSandboxesParams,
 	return c.Client.Do(req)
 }
 
-// KillSandbox Ends a sandbox, whatever state it is in, and frees what it holds.
+// KillSandbox Ends a sandbox and frees what it holds. A running workspace is 409; suspend or remove that.
 //
 // Corresponds with DELETE /v1/sandboxes/{id} (the `KillSandbox` operationId).
 func (c *Client) KillSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -955,7 +959,9 @@ func (c *Client) PingSandbox(ctx context.Context, id ID, reqEditors ...RequestEd
 // RollbackSandboxWithBody Takes a sandbox back, in place, to a snapshot that it descends from.
 //
 // The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
-// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+// has. Commands and evaluations that run in it end with the error unavailable. It descends from the snapshot that it runs
+// from, the one that it was forked from, those that these stand on, and branches of itself; another one is the error
+// failed_precondition. Body limit 64 KiB.
 //
 // Takes any type of body and a specified content type.
 //
@@ -975,7 +981,9 @@ func (c *Client) RollbackSandboxWithBody(ctx context.Context, id ID, contentType
 // RollbackSandbox Takes a sandbox back, in place, to a snapshot that it descends from.
 //
 // The sandbox keeps its id and goes on from the snapshot's instant, with fresh randomness, clock and names as a child
-// has. Commands and evaluations that run in it end with an error. Body limit 64 KiB.
+// has. Commands and evaluations that run in it end with the error unavailable. It descends from the snapshot that it runs
+// from, the one that it was forked from, those that these stand on, and branches of itself; another one is the error
+// failed_precondition. Body limit 64 KiB.
 //
 // Takes a body of the `application/json` content type.
 //

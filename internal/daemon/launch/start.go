@@ -25,6 +25,9 @@ const (
 	maxLog    = 8 << 20               // bytes at which the log is set aside
 )
 
+// PortTaken is what a daemon logs that goes on without TCP.
+const PortTaken = "the port is taken; serving on the Unix socket only"
+
 // LogFile returns where a daemon that Start started logs.
 func LogFile(home string) string { return filepath.Join(home, "daemon.log") }
 
@@ -40,8 +43,9 @@ func Running(home string) bool {
 
 // Start sees to it that the daemon of a home runs. If none does, it runs argv
 // in the background, tells started of it and waits until it answers. Of several
-// that are called at once, one starts a daemon and all use it.
-func Start(ctx context.Context, home string, argv []string, started func(pid int)) error {
+// that are called at once, one starts a daemon and all use it. portTaken is called
+// if the daemon that was started has to do without TCP.
+func Start(ctx context.Context, home string, argv []string, started func(pid int), portTaken func()) error {
 	if Running(home) {
 		return nil
 	}
@@ -79,7 +83,13 @@ func Start(ctx context.Context, home string, argv []string, started func(pid int
 		close(exited)
 	}()
 	started(cmd.Process.Pid)
-	return await(ctx, home, exited, func() error { return explain(home, from) })
+	if err := await(ctx, home, exited, func() error { return explain(home, from) }); err != nil {
+		return err
+	}
+	if bytes.Contains(logged(home, from), []byte(PortTaken)) {
+		portTaken()
+	}
+	return nil
 }
 
 // await polls until the daemon answers or its process is gone.
@@ -146,20 +156,26 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// explain finds in the log, from an offset on, why a daemon ended.
-func explain(home string, from int64) error {
+// logged returns the beginning of what is in the log from an offset on, empty if
+// it cannot be read.
+func logged(home string, from int64) []byte {
 	const most = 64 << 10
-	e := &Error{Message: "the daemon ended at once", Hint: "see " + LogFile(home)}
 	f, err := os.Open(LogFile(home))
 	if err != nil {
-		return e
+		return nil
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.NewSectionReader(f, from, most))
 	if err != nil {
-		return e
+		return nil
 	}
-	for line := range bytes.Lines(text) {
+	return text
+}
+
+// explain finds in the log, from an offset on, why a daemon ended.
+func explain(home string, from int64) error {
+	e := &Error{Message: "the daemon ended at once", Hint: "see " + LogFile(home)}
+	for line := range bytes.Lines(logged(home, from)) {
 		line := strings.TrimSpace(string(line))
 		if reason, ok := strings.CutPrefix(line, "forkd: error: "); ok {
 			e.Message = "the daemon did not start: " + reason

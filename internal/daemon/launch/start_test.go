@@ -18,7 +18,7 @@ func TestStartIsCancelled(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
-	if err := Start(ctx, home, []string{"/no/such/program"}, func(int) {}); !errors.Is(err, context.DeadlineExceeded) {
+	if err := Start(ctx, home, []string{"/no/such/program"}, func(int) {}, func() {}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 }

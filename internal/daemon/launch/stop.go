@@ -26,7 +26,7 @@ type Peer struct{ PID, UID int }
 // Stop ends the daemon of a home and waits until its process is gone. It returns
 // the process's id, or 0 if no daemon runs.
 func Stop(ctx context.Context, home string) (pid int, err error) {
-	pid, err = find(ctx, home)
+	pid, err = Find(ctx, home)
 	if pid == 0 || err != nil {
 		return 0, err
 	}
@@ -49,11 +49,11 @@ func Stop(ctx context.Context, home string) (pid int, err error) {
 	return pid, nil
 }
 
-// find returns the id of the daemon's process, 0 for none. What is about to be
+// Find returns the id of the daemon's process, 0 for none. What is about to be
 // killed must be what serves the socket, and be ours: the id that the daemon
 // tells is compared with the one that the kernel knows, as the two differ when
 // the daemon runs in another process namespace.
-func find(ctx context.Context, home string) (int, error) {
+func Find(ctx context.Context, home string) (int, error) {
 	conn, err := net.DialTimeout("unix", client.Socket(home), time.Second)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return 0, nil

@@ -58,15 +58,37 @@ type Engine struct {
 	pool pool
 }
 
+// What an Engine executes guest code with.
+const (
+	NativeCode  = "native code"
+	Interpreter = "interpreter"
+)
+
+// Executor returns what engines that New makes execute guest code with:
+// NativeCode where the host is one that package jit knows, unless FORKD_JIT says
+// off. The error is of a FORKD_JIT that says anything else than on or off.
+func Executor() (string, error) {
+	switch setting := os.Getenv("FORKD_JIT"); setting {
+	case "", "on":
+	case "off":
+		return Interpreter, nil
+	default:
+		return "", fmt.Errorf("FORKD_JIT=%s: want on or off", setting)
+	}
+	if !jit.Supported() {
+		return Interpreter, nil
+	}
+	return NativeCode, nil
+}
+
 // New returns an engine that keeps at most codePages decoded pages for sharing;
-// zero means DefaultCodePages. It translates what is executed to native code where
-// the host is one that package jit knows, unless FORKD_JIT=off.
+// zero means DefaultCodePages. It translates what is executed if Executor says so.
 func New(codePages int) *Engine {
 	if codePages <= 0 {
 		codePages = DefaultCodePages
 	}
 	var native *jit.Cache
-	if os.Getenv("FORKD_JIT") != "off" && jit.Supported() {
+	if executor, _ := Executor(); executor == NativeCode {
 		native = jit.NewCache(nativeBytes)
 	}
 	return &Engine{code: interp.NewCache(codePages, native)}

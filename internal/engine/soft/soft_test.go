@@ -12,6 +12,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
+	"github.com/forkd-dev/forkd/internal/riscv/jit"
 	"github.com/forkd-dev/forkd/internal/riscv/sbi"
 )
 
@@ -176,3 +177,17 @@ func TestFences(t *testing.T) {
 }
 
 func fenceOf(va uint64) sbi.Fence { return sbi.Fence{Start: va, Size: page.Size} }
+
+// What code is executed with is what the environment says, where the host can.
+func TestExecutor(t *testing.T) {
+	best := Interpreter
+	if jit.Supported() {
+		best = NativeCode
+	}
+	for setting, want := range map[string]string{"": best, "on": best, "off": Interpreter, "0": "", "OFF": ""} {
+		t.Setenv("FORKD_JIT", setting)
+		if got, err := Executor(); got != want || (err == nil) != (want != "") {
+			t.Errorf("FORKD_JIT=%s: %q %v", setting, got, err)
+		}
+	}
+}

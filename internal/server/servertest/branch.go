@@ -165,7 +165,7 @@ func (f *Fake) Derive(ctx context.Context, spec sandbox.DeriveSpec, progress fun
 			return nil, err
 		}
 		if res.ExitCode != 0 {
-			return nil, fault(sandbox.InvalidArgument, out.String(), "%s: exit status %d", args[0], res.ExitCode)
+			return nil, fault(sandbox.CommandFailed, out.String(), "%s: exit status %d", args[0], res.ExitCode)
 		}
 	}
 	for _, code := range spec.Evals {
@@ -175,7 +175,7 @@ func (f *Fake) Derive(ctx context.Context, spec sandbox.DeriveSpec, progress fun
 			return nil, err
 		}
 		if res.Error != nil {
-			return nil, fault(sandbox.InvalidArgument, "", "%s: %s", res.Error.Type, res.Error.Message)
+			return nil, fault(sandbox.CommandFailed, "", "%s: %s", res.Error.Type, res.Error.Message)
 		}
 	}
 	return f.Branch(ctx, id, sandbox.BranchSpec{Tag: spec.Tag, Mode: sandbox.BranchDiff, Wait: true})
@@ -232,7 +232,7 @@ func (f *Fake) RemoveSnapshots(tags []string, opts sandbox.RemoveOptions) ([]str
 			continue
 		}
 		for _, id := range info.Dependents {
-			f.Kill(id)
+			f.end(id)
 		}
 		f.mu.Lock()
 		delete(f.snapshots, tag)
@@ -255,7 +255,7 @@ func (f *Fake) Rollback(_ context.Context, id, tag string) (*sandbox.Info, error
 	}
 	own := tag == b.info.SnapshotTag || s.BranchedFrom == id || slices.Contains(f.ancestors(b.info.SnapshotTag), tag)
 	if !own {
-		return nil, fault(sandbox.InvalidArgument, "`forkd tree` shows what it comes from", "sandbox %s does not descend from snapshot %q", id, tag)
+		return nil, fault(sandbox.FailedPrecondition, "`forkd tree` shows what it comes from", "sandbox %s does not descend from snapshot %q", id, tag)
 	}
 	b.info.SnapshotTag, b.info.BranchedFrom = tag, s.BranchedFrom
 	if err := os.RemoveAll(b.root); err != nil {
@@ -314,8 +314,18 @@ func (f *Fake) CreateWorkspace(ctx context.Context, spec sandbox.WorkspaceSpec) 
 		SandboxID: made[0].Sandbox.ID, MemoryLimitMiB: spec.MemoryLimitMiB, CreatedAt: time.Now(),
 	}
 	f.workspaces[spec.Name] = w
+	f.occupy(w)
 	out := *w
 	return &out, nil
+}
+
+// occupy tells the sandbox of a workspace that it is that. The caller holds mu.
+func (f *Fake) occupy(w *sandbox.Workspace) {
+	for _, b := range f.boxes {
+		if b.info.ID == w.SandboxID {
+			b.info.Workspace = w.Name
+		}
+	}
 }
 
 func (f *Fake) workspace(name string) (*sandbox.Workspace, error) {
@@ -338,7 +348,7 @@ func (f *Fake) SuspendWorkspace(ctx context.Context, name string) (*sandbox.Work
 		if err != nil {
 			return nil, err
 		}
-		f.Kill(w.SandboxID)
+		f.end(w.SandboxID)
 		w.SnapshotTag, w.SandboxID, w.State, w.SuspendedAt = info.Tag, "", sandbox.WorkspaceSuspended, time.Now()
 	}
 	out := *w
@@ -357,6 +367,9 @@ func (f *Fake) ResumeWorkspace(ctx context.Context, name string) (*sandbox.Works
 			return nil, err
 		}
 		w.SandboxID, w.State = made[0].Sandbox.ID, sandbox.WorkspaceRunning
+		f.mu.Lock()
+		f.occupy(w)
+		f.mu.Unlock()
 	}
 	out := *w
 	return &out, nil
@@ -380,7 +393,7 @@ func (f *Fake) RemoveWorkspace(_ context.Context, name string) error {
 		return err
 	}
 	if w.SandboxID != "" {
-		f.Kill(w.SandboxID)
+		f.end(w.SandboxID)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,7 +8,9 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -92,12 +94,18 @@ func (f *Fake) enter() (leave func()) {
 	}
 }
 
-// Close ends all sandboxes.
+// Close suspends the workspaces that run and ends all sandboxes.
 func (f *Fake) Close() error {
+	var failed error
+	for name := range maps.Clone(f.workspaces) {
+		if _, err := f.SuspendWorkspace(context.Background(), name); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("workspace %q is not saved: %w", name, err))
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.boxes = nil
-	return nil
+	return failed
 }
 
 // CreateSnapshot reports the steps and keeps the name.
@@ -241,6 +249,19 @@ func (f *Fake) Sandbox(id string) (*sandbox.Info, error) {
 
 // Kill forgets a sandbox.
 func (f *Fake) Kill(id string) error {
+	f.mu.Lock()
+	for name, w := range f.workspaces {
+		if w.SandboxID == id {
+			f.mu.Unlock()
+			return fault(sandbox.InUse, "suspend or remove that", "sandbox %s is workspace %q, which runs", id, name)
+		}
+	}
+	f.mu.Unlock()
+	return f.end(id)
+}
+
+// end ends a sandbox, a workspace's too.
+func (f *Fake) end(id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := len(f.boxes)

@@ -34,7 +34,7 @@ func (f *Fake) Pack(_ context.Context, tag string, w io.Writer, progress func(sa
 func (f *Fake) Unpack(_ context.Context, r io.Reader, tag string, progress func(sandbox.Progress)) (*sandbox.SnapshotInfo, error) {
 	head := make([]byte, len(packMagic))
 	if _, err := io.ReadFull(r, head); err != nil || !bytes.Equal(head, []byte(packMagic)) {
-		return nil, fault(sandbox.InvalidArgument, "make it again with `forkd pack`", "this is no snapshot pack")
+		return nil, fault(sandbox.NotBootable, "make it again with `forkd pack`", "this is no snapshot pack")
 	}
 	name, err := io.ReadAll(r)
 	if err != nil {

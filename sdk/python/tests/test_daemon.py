@@ -280,7 +280,7 @@ class TestBranches(DaemonTest):
             self.assertEqual(self.controller.unpack_snapshot(file, copy)["tag"], copy)
         with Sandbox(copy, controller=self.controller) as child:
             self.assertEqual(child.eval("z"), "packed")
-        self.assertCode("invalid_argument", self.controller.unpack_snapshot, b"no pack", f"{copy}2")
+        self.assertCode("not_bootable", self.controller.unpack_snapshot, b"no pack", f"{copy}2")
 
     def test_workspace(self):
         name = f"py-{os.getpid()}"
