@@ -111,6 +111,7 @@ func (m *Manager) transient(ctx context.Context, tag string) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer src.snap.Release()
 	if err := src.snap.Intact(); err != nil {
 		return nil, m.openError(tag, err)
 	}

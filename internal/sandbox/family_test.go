@@ -349,3 +349,29 @@ func TestTagLocks(t *testing.T) {
 		t.Errorf("locks are left: %v", locks.tags)
 	}
 }
+
+// TestSourceOutlivesItsRemoval: who is about to fork from a snapshot keeps it,
+// whatever becomes of its tag meanwhile.
+func TestSourceOutlivesItsRemoval(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "a", "")
+	src, err := m.source("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.RemoveSnapshots([]string{"a"}, RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := m.spawn(t.Context(), src, birthOf(ForkSpec{Tag: "a"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.snap.Release()
+	b.close()
+	defer func() {
+		if recover() == nil {
+			t.Error("a snapshot that nobody has any more can be taken again")
+		}
+	}()
+	src.snap.Retain()
+}

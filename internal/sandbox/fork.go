@@ -36,6 +36,7 @@ func (m *Manager) Fork(ctx context.Context, spec ForkSpec) ([]ForkResult, error)
 		free()
 		return nil, err
 	}
+	defer src.snap.Release()
 	f, err := m.forkFrom(ctx, src, spec)
 	free()
 	if err != nil {

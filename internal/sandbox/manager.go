@@ -175,22 +175,21 @@ func (m *Manager) Close() error {
 	return errors.Join(err, m.lock.Close())
 }
 
-// source returns the opened snapshot of a tag, verifying it the first time.
+// source returns the opened snapshot of a tag, opening it the first time. The
+// caller releases it: whoever removes the snapshot, or fails to write it, may let
+// go of it at any moment.
 func (m *Manager) source(tag string) (*source, error) {
 	if !snapshot.ValidTag(tag) {
 		return nil, badTag(tag)
 	}
-	m.mu.Lock()
-	s := m.warm[tag]
-	m.mu.Unlock()
-	if s != nil {
+	if s := m.warmSource(tag); s != nil {
 		return s, nil
 	}
 	snap, err := m.store.Open(tag)
 	if err != nil {
 		return nil, m.openError(tag, err)
 	}
-	s = &source{snap: snap, engine: m.engine(snap.Manifest.VCPUs)}
+	s := &source{snap: snap, engine: m.engine(snap.Manifest.VCPUs)}
 	if err := offers(s.engine, snap.Manifest); err != nil {
 		snap.Release()
 		return nil, err
@@ -198,13 +197,24 @@ func (m *Manager) source(tag string) (*source, error) {
 	return m.keep(tag, s)
 }
 
+func (m *Manager) warmSource(tag string) *source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.warm[tag]
+	if s != nil {
+		s.snap.Retain()
+	}
+	return s
+}
+
 // keep publishes an opened snapshot, unless another request was quicker or the
-// snapshot has been removed meanwhile.
+// snapshot has been removed meanwhile. Like source it returns a reference.
 func (m *Manager) keep(tag string, s *source) (*source, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if other := m.warm[tag]; other != nil {
 		s.snap.Release()
+		other.snap.Retain()
 		return other, nil
 	}
 	if m.closed || !m.store.Exists(tag) {
@@ -212,6 +222,7 @@ func (m *Manager) keep(tag string, s *source) (*source, error) {
 		return nil, fail(NotFound, "", "there is no snapshot %q any more", tag)
 	}
 	m.warm[tag] = s
+	s.snap.Retain()
 	return s, nil
 }
 

@@ -33,9 +33,10 @@ func (m *Manager) RemoveSnapshots(tags []string, opts RemoveOptions) ([]string, 
 	if err != nil {
 		return nil, err
 	}
-	err = m.removeClaimed(all, opts)
-	free()
-	if err != nil {
+	if err := func() error {
+		defer free()
+		return m.removeClaimed(all, opts)
+	}(); err != nil {
 		return nil, err
 	}
 	m.pruneImages()

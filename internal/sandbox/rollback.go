@@ -22,6 +22,7 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer src.snap.Release()
 	if err := m.descends(b, tag); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,12 @@ func (m *Manager) Snapshots() ([]SnapshotInfo, error) {
 	for _, e := range m.store.List() {
 		list = append(list, m.describe(e))
 	}
-	return append(list, m.failed()...), nil
+	for _, f := range m.failed() {
+		if !slices.ContainsFunc(list, func(s SnapshotInfo) bool { return s.Tag == f.Tag }) {
+			list = append(list, f)
+		}
+	}
+	return list, nil
 }
 
 // Snapshot describes one snapshot in detail.
@@ -25,6 +30,9 @@ func (m *Manager) Snapshot(tag string) (*SnapshotInfo, error) {
 	if !snapshot.ValidTag(tag) {
 		return nil, badTag(tag)
 	}
+	// A branch that is being written may fail at any moment, and is then among the
+	// failures before it is gone from the store.
+	e := m.store.Inspect(tag)
 	if !m.store.Exists(tag) {
 		for _, info := range m.failed() {
 			if info.Tag == tag {
@@ -33,7 +41,6 @@ func (m *Manager) Snapshot(tag string) (*SnapshotInfo, error) {
 		}
 		return nil, fail(NotFound, m.tagHint(), "there is no snapshot %q", tag)
 	}
-	e := m.store.Inspect(tag)
 	info := m.describe(e)
 	info.Dependents = m.dependents(tag)
 	if man := e.Manifest; man != nil {

@@ -192,6 +192,7 @@ func (m *Manager) enter(ctx context.Context, w spaceRecord) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer src.snap.Release()
 	if err := src.snap.Intact(); err != nil {
 		return nil, m.openError(w.SnapshotTag, err)
 	}

@@ -61,17 +61,18 @@ type writing struct {
 func (m *Manager) write(p *snapshot.Pending, spec BranchSpec, free func()) *writing {
 	ctx, cancel := context.WithCancel(m.writers.ctx)
 	w := &writing{cancel: cancel, done: make(chan struct{})}
+	p.Failed = func(err error) {
+		if !spec.Wait && !errors.Is(err, snapshot.ErrRemoved) && !errors.Is(err, context.Canceled) {
+			m.opts.Log.Error("writing a branch", "tag", spec.Tag, "error", err)
+			m.noteFailure(spec.Tag, err)
+		}
+	}
 	m.writers.all.Go(func() {
 		defer close(w.done)
 		defer cancel()
 		defer free()
-		if w.err = p.Commit(ctx, nil); w.err == nil {
-			return
-		}
-		m.forgetSource(spec.Tag)
-		if !spec.Wait && !errors.Is(w.err, snapshot.ErrRemoved) && !errors.Is(w.err, context.Canceled) {
-			m.opts.Log.Error("writing a branch", "tag", spec.Tag, "error", w.err)
-			m.noteFailure(spec.Tag, w.err)
+		if w.err = p.Commit(ctx, nil); w.err != nil {
+			m.forgetSource(spec.Tag)
 		}
 	})
 	return w

@@ -3,10 +3,12 @@ package server
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,7 +91,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &recorder{ResponseWriter: w}
 	_, pattern := s.mux.Handler(r)
 	start := time.Now()
-	defer func() { s.audit(rec, r, pattern, time.Since(start)) }()
+	defer func() {
+		s.audit(rec, r, pattern, time.Since(start))
+		if e := recover(); e != nil {
+			if e != http.ErrAbortHandler {
+				s.log.Error("panic serving a request", "route", pattern, "panic", fmt.Sprint(e), "stack", string(debug.Stack()))
+			}
+			panic(http.ErrAbortHandler) // ends the connection, without a second report
+		}
+	}()
 
 	if err := s.access.check(r, pattern == "GET /healthz"); err != nil {
 		s.fail(rec, r, err)

@@ -431,3 +431,23 @@ func TestVerifyCanBeEnded(t *testing.T) {
 		t.Errorf("verifying nothing: %v", err)
 	}
 }
+
+// TestFailureIsToldBeforeTheTagIsFree: there is no moment at which a snapshot
+// that could not be written is neither known nor told of.
+func TestFailureIsToldBeforeTheTagIsFree(t *testing.T) {
+	b := newQuickBench(t)
+	b.mustWrite("base", "", 1)
+	p := b.mustBegin("one", "base", 2)
+	var told error
+	p.Failed = func(err error) {
+		told = err
+		if !b.store.Exists("one") {
+			t.Error("the tag is free before the failure is told")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Commit(ctx, nil); !errors.Is(err, context.Canceled) || told != err || b.store.Exists("one") {
+		t.Errorf("the commit failed with %v, told was %v, the tag is taken: %v", err, told, b.store.Exists("one"))
+	}
+}

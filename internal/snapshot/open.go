@@ -35,7 +35,9 @@ func (s *Snapshot) Intact() error {
 
 // Retain takes another reference.
 func (s *Snapshot) Retain() *Snapshot {
-	s.refs.Add(1)
+	if s.refs.Add(1) <= 1 {
+		panic("BUG: snapshot used after its release")
+	}
 	return s
 }
 

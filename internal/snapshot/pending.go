@@ -30,6 +30,10 @@ type Contents struct {
 
 // Pending is a snapshot that is in memory but not on disk yet.
 type Pending struct {
+	// Failed, which may be nil, is called when a Commit has failed, before the
+	// tag is free again: whoever looks for it then finds one or the other.
+	Failed func(error)
+
 	store   *Store
 	snap    *Snapshot // one reference until done is closed
 	flatten bool
@@ -197,6 +201,9 @@ func (p *Pending) Commit(ctx context.Context, progress func(done, total int64)) 
 		err = errors.Join(err, w.undo())
 	}
 	w.unreserve()
+	if err != nil && p.Failed != nil {
+		p.Failed(err)
+	}
 	p.finish(err)
 	return err
 }
