@@ -23,7 +23,7 @@
 // so that it does not cost more for a chain, nor for much RAM. Removing a
 // snapshot unlinks its files; machines that run from it keep their mappings.
 //
-// Lock order: Store.files, then Store.mu.
+// Lock order: Store.files, then Store.mu, then flatFiles.mu.
 package snapshot
 
 import (
@@ -51,6 +51,7 @@ const (
 type Store struct {
 	snapshots, layers string
 	disk              disk
+	flat              flatFiles // locks itself
 
 	files    sync.Mutex      // held while names in the directories change
 	reserved map[string]int  // layers that snapshots to be will name; guarded by files
@@ -60,7 +61,7 @@ type Store struct {
 	open      map[string]*Snapshot          // opened snapshots by tag; guarded by mu
 	pending   map[string]*Pending           // guarded by mu
 	importing map[string]*Import            // guarded by mu
-	writing   map[*page.Layer]chan struct{} // closed when the layer is written; guarded by mu
+	writing   map[*page.Layer]chan struct{} // closed when the writer's turn ends; guarded by mu
 	damaged   map[string]error              // what Verify found; guarded by mu
 }
 
@@ -73,6 +74,7 @@ func openStore(home string, d disk) (*Store, error) {
 		snapshots: filepath.Join(home, "snapshots"),
 		layers:    filepath.Join(home, "layers"),
 		disk:      d,
+		flat:      flatFiles{files: make(map[*page.Layer]flatFile)},
 		reserved:  make(map[string]int),
 		rotten:    make(map[string]bool),
 		open:      make(map[string]*Snapshot),

@@ -17,27 +17,6 @@ import (
 // contents iterates over pages by number; a nil page is a hole.
 type contents = func(yield func(page.Number, *page.Page) bool)
 
-// maxLayers is how many layers a stack may have on disk. A taller one is
-// written as one layer: chains that grow for ever, as those of workspaces, would
-// otherwise use up mappings and descriptors.
-const maxLayers = 128
-
-// flattened returns what a stack holds as one layer would hold it, and how
-// many pages that are.
-func flattened(stack *page.Stack) (all contents, pages int) {
-	all = func(yield func(page.Number, *page.Page) bool) {
-		for n, p := range stack.All {
-			if !page.IsZero(p) && !yield(n, p) {
-				return
-			}
-		}
-	}
-	for range all {
-		pages++
-	}
-	return all, pages
-}
-
 // stacks writes the layers of RAM and scratch disk that have no file yet.
 func (w *writer) stacks(snap *Snapshot, flatten bool) (memory, scratch StackRef, err error) {
 	var total, done atomic.Int64
@@ -48,23 +27,21 @@ func (w *writer) stacks(snap *Snapshot, flatten bool) (memory, scratch StackRef,
 	}
 	both := [...]*page.Stack{snap.Memory, snap.Scratch}
 	var all [len(both)]contents // of those that become one layer
+	for i, stack := range both {
+		pages := 0
+		if flatten {
+			all[i], pages = flattened(stack)
+		} else {
+			pages = w.unwritten(stack)
+		}
+		total.Add(int64(pages) * page.Size)
+	}
 	var refs [len(both)]StackRef
 	for i, stack := range both {
-		if flatten || len(stack.Layers()) > maxLayers {
-			var pages int
-			all[i], pages = flattened(stack)
-			total.Add(int64(pages) * page.Size)
-			continue
-		}
-		for _, l := range stack.Layers() {
-			if l.Digest() == (page.Digest{}) {
-				total.Add(int64(l.Stored()) * page.Size)
-			}
-		}
-	}
-	for i, stack := range both {
-		if all[i] != nil {
-			refs[i], err = w.flat(stack, all[i], wrote)
+		if flatten {
+			var l LayerRef
+			l, err = w.flat(stack.Limit(), all[i], wrote)
+			refs[i] = StackRef{stack.Limit(), []LayerRef{l}}
 		} else {
 			refs[i], err = w.stack(stack, wrote)
 		}
@@ -75,17 +52,37 @@ func (w *writer) stacks(snap *Snapshot, flatten bool) (memory, scratch StackRef,
 	return refs[0], refs[1], nil
 }
 
-// flat writes a stack as one layer.
-func (w *writer) flat(stack *page.Stack, all contents, wrote func(int)) (StackRef, error) {
-	l, err := w.file(wrote, func(f *file) (page.Digest, error) { return page.WriteLayer(f, stack.Limit(), all) })
-	return StackRef{stack.Limit(), []LayerRef{l}}, err
+// unwritten returns how many pages of a stack have no file yet.
+func (w *writer) unwritten(stack *page.Stack) (pages int) {
+	lower := tooMany(stack)
+	if lower != nil {
+		if _, known := w.store.flat.find(lower); !known {
+			s := stackOf(stack.Limit(), lower)
+			defer s.Release()
+			_, pages = flattened(s)
+		}
+	}
+	for _, l := range stack.Layers()[len(lower):] {
+		if l.Digest() == (page.Digest{}) {
+			pages += l.Stored()
+		}
+	}
+	return pages
 }
 
-// stack writes the layers of a stack that have no file. Those that change
-// nothing it leaves out.
+// stack writes the layers of a stack that have no file, the lower ones of a tall
+// stack as one. Those that change nothing it leaves out.
 func (w *writer) stack(stack *page.Stack, wrote func(int)) (StackRef, error) {
 	ref := StackRef{Pages: stack.Limit()}
-	for _, l := range stack.Layers() {
+	lower := tooMany(stack)
+	if lower != nil {
+		layer, err := w.lower(stack.Limit(), lower, wrote)
+		if err != nil {
+			return ref, err
+		}
+		ref.Layers = append(ref.Layers, layer)
+	}
+	for _, l := range stack.Layers()[len(lower):] {
 		if l.Len() == 0 {
 			continue
 		}
@@ -98,9 +95,25 @@ func (w *writer) stack(stack *page.Stack, wrote func(int)) (StackRef, error) {
 	return ref, nil
 }
 
-// layer writes a layer unless it has a file. Of several writers that need the
-// same layer one writes it.
+// layer writes a layer unless it has a file.
 func (w *writer) layer(l *page.Layer, wrote func(int)) (LayerRef, error) {
+	done, err := w.turn(l)
+	if err != nil {
+		return LayerRef{}, err
+	}
+	defer done()
+	if d := l.Digest(); d != (page.Digest{}) {
+		if ref, ok := w.has(d.String()); ok {
+			return ref, nil
+		}
+	}
+	return w.file(wrote, func(f *file) (page.Digest, error) { return l.WriteTo(f) })
+}
+
+// turn waits until no other writer writes a layer, or the layers of which it is
+// the topmost: of several that need the same file one writes it. The caller
+// ends its turn with done.
+func (w *writer) turn(l *page.Layer) (done func(), err error) {
 	s := w.store
 	mine := make(chan struct{})
 	for {
@@ -116,21 +129,15 @@ func (w *writer) layer(l *page.Layer, wrote func(int)) (LayerRef, error) {
 		select {
 		case <-other:
 		case <-w.ctx.Done():
-			return LayerRef{}, context.Cause(w.ctx)
+			return nil, context.Cause(w.ctx)
 		}
 	}
-	defer func() {
+	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.writing, l)
 		close(mine)
-	}()
-	if d := l.Digest(); d != (page.Digest{}) {
-		if ref, ok := w.has(d.String()); ok {
-			return ref, nil
-		}
-	}
-	return w.file(wrote, func(f *file) (page.Digest, error) { return l.WriteTo(f) })
+	}, nil
 }
 
 // has looks for a layer in the store, and keeps it there.

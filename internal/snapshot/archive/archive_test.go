@@ -183,3 +183,20 @@ func TestPackingDamagedSource(t *testing.T) {
 		t.Errorf("packing after the context ended: %v", err)
 	}
 }
+
+// What was never a pack is said to be none, in words.
+func TestNoPackAtAll(t *testing.T) {
+	var z bytes.Buffer
+	w, err := NewCompressor(&z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Write(bytes.Repeat([]byte("no tar file "), 1000))
+	w.Close()
+	for name, data := range map[string][]byte{"text": bytes.Repeat([]byte("junk "), 1000), "compressed text": z.Bytes()} {
+		err := newHome(t).unpack(bytes.NewReader(data))
+		if !errors.Is(err, ErrBadPack) || !strings.Contains(err.Error(), "it is no forkd pack") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -209,6 +211,11 @@ func TestHostileManifests(t *testing.T) {
 		"long text":             {"text", func(m *snapshot.Manifest) { m.Engine = strings.Repeat("x", 1000) }},
 		"path as parent":        {"parent", func(m *snapshot.Manifest) { m.ParentTag = "../x" }},
 		"negative held":         {"held", func(m *snapshot.Manifest) { m.Held = -1 }},
+		"no engine":             {"engine", func(m *snapshot.Manifest) { m.Engine = "" }},
+		"negative starts":       {"starts", func(m *snapshot.Manifest) { m.RuntimeStarts = -1 }},
+		"absurd pause":          {"pause", func(m *snapshot.Manifest) { m.PauseMS = 1e10 }},
+		"negative pause":        {"pause", func(m *snapshot.Manifest) { m.PauseMS = -1 }},
+		"port of no runtime":    {"runtime", func(m *snapshot.Manifest) { m.Runtime, m.RuntimePort = "", 1025 }},
 	} {
 		to := newHome(t)
 		before := to.Listing()
@@ -218,6 +225,47 @@ func TestHostileManifests(t *testing.T) {
 		}
 		if to.Listing() != before {
 			t.Errorf("%s: it left something", name)
+		}
+	}
+}
+
+func TestManifestOfNoNumber(t *testing.T) {
+	for _, pause := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		m := sample().manifest
+		m.PauseMS = pause
+		if _, err := Parts(m); err == nil || !strings.Contains(err.Error(), "pause") {
+			t.Errorf("a pause of %v: %v", pause, err)
+		}
+	}
+}
+
+// What one reader takes for one thing and the next for another is refused.
+func TestManifestWithFieldsTwice(t *testing.T) {
+	good, err := EncodeManifest(sample().manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e envelope
+	if err := json.Unmarshal(good, &e); err != nil {
+		t.Fatal(err)
+	}
+	text := string(e.Snapshot)
+	pack := func(text string) string {
+		return fmt.Sprintf(`{"format":1,"sha256":%q,"snapshot":%s}`, fileRef([]byte(text)).SHA256, text)
+	}
+	if _, err := DecodeManifest([]byte(pack(text))); err != nil {
+		t.Fatal(err)
+	}
+	for name, in := range map[string]string{
+		"tag":            pack(`{"tag":"other",` + text[1:]),
+		"case":           pack(`{"TAG":"other",` + text[1:]),
+		"folded letter":  pack(`{"\u017ftate":null,` + text[1:]),
+		"in an object":   pack(strings.Replace(text, `"state":{`, `"state":{"size":1,`, 1)),
+		"in an array":    pack(`{"more":[{"a":1,"a":2}],` + text[1:]),
+		"of the wrapper": `{"format":2,` + pack(text)[1:],
+	} {
+		if _, err := DecodeManifest([]byte(in)); !errors.Is(err, ErrBadPack) || !strings.Contains(err.Error(), "twice") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

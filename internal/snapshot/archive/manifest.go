@@ -1,9 +1,11 @@
 package archive
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -64,7 +66,11 @@ func DecodeManifest(b []byte) (*snapshot.Manifest, error) {
 		return nil, fmt.Errorf("%w: its manifest has %d bytes, more than %d", ErrBadPack, len(b), MaxManifest)
 	}
 	var e envelope
-	if err := json.Unmarshal(b, &e); err != nil {
+	err := json.Unmarshal(b, &e)
+	if err == nil {
+		err = oneMeaning(json.NewDecoder(bytes.NewReader(b)))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: reading its manifest: %w", ErrBadPack, err)
 	}
 	if e.Format != FormatVersion {
@@ -81,6 +87,36 @@ func DecodeManifest(b []byte) (*snapshot.Manifest, error) {
 		return nil, fmt.Errorf("%w: %w", ErrBadPack, err)
 	}
 	return m, nil
+}
+
+// oneMeaning reads a JSON value in which no object has a field twice, which
+// readers take differently. Fields that differ in case are the same ones here.
+func oneMeaning(d *json.Decoder) error {
+	token, err := d.Token()
+	open, nested := token.(json.Delim)
+	if err != nil || !nested {
+		return err
+	}
+	seen := make(map[string]bool)
+	for d.More() {
+		if open == '{' {
+			key, err := d.Token()
+			if err != nil {
+				return err
+			}
+			name, _ := key.(string)
+			folded := strings.ToLower(strings.ToUpper(name))
+			if seen[folded] {
+				return fmt.Errorf("field %.80q is there twice", name)
+			}
+			seen[folded] = true
+		}
+		if err := oneMeaning(d); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
 }
 
 // Kind says what a part is.
@@ -185,6 +221,7 @@ func maxLayer(pages page.Number) int64 {
 const (
 	maxVCPUs     = 1024
 	maxMemoryMiB = page.MaxLimit >> (20 - page.Shift)
+	maxPauseMS   = 1e9
 )
 
 func checkMachine(m *snapshot.Manifest) error {
@@ -203,6 +240,14 @@ func checkMachine(m *snapshot.Manifest) error {
 		return fmt.Errorf("bad scratch disk of %d pages", m.Scratch.Pages)
 	case m.Held < 0:
 		return fmt.Errorf("bad number of held processes, %d", m.Held)
+	case m.Engine == "":
+		return errors.New("it names no engine")
+	case !(m.PauseMS >= 0 && m.PauseMS <= maxPauseMS): // nor is it NaN
+		return fmt.Errorf("bad pause of %g ms", m.PauseMS)
+	case m.RuntimeStarts < 0:
+		return fmt.Errorf("bad number of starts of the runtime, %d", m.RuntimeStarts)
+	case m.Runtime == "" && m.RuntimePort != 0:
+		return fmt.Errorf("port %d of a runtime that there is not", m.RuntimePort)
 	case m.ParentTag != "" && !snapshot.ValidTag(m.ParentTag):
 		return fmt.Errorf("bad parent tag %.80q", m.ParentTag)
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -85,6 +87,8 @@ func (in *reader) next(name string) (*tar.Header, error) {
 		return nil, bad("it ends before %s", name)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, bad("it is cut short before %s: %w", name, err)
+	case name == manifestName && (errors.Is(err, zstd.ErrMagicMismatch) || errors.Is(err, tar.ErrHeader)):
+		return nil, bad("it is no forkd pack")
 	case err != nil:
 		return nil, bad("reading the header of %s: %w", name, err)
 	case h.Name != name:
