@@ -80,6 +80,12 @@ type Info struct {
 	Translated     uint64    // basic blocks of guest code that none before it had needed
 	Workspace      string    // that it is, if any
 	BranchedFrom   string    // id of the sandbox that its snapshot was branched from, if any
+
+	Metadata   map[string]string // its creator's
+	OnTimeout  TimeoutAction
+	AutoResume bool
+	PausedAt   time.Time       // when it was paused; zero unless it is
+	Front      json.RawMessage // see ForkSpec
 }
 
 // SnapshotInfo describes a snapshot.
@@ -145,6 +151,14 @@ type ForkSpec struct {
 	MemoryLimitMiB int
 	Lifetime       time.Duration // zero: no limit
 	Prewarm        bool          // refresh each child before answering
+
+	Metadata   map[string]string // the caller's own, to find sandboxes by
+	Env        map[string]string // for every command and code context in it
+	OnTimeout  TimeoutAction     // default KillOnTimeout
+	AutoResume bool              // when it is used while it is paused, it is resumed first
+	// Front is for the API that it was made through, which gets it back in Info. It
+	// is JSON and means nothing to the domain.
+	Front json.RawMessage
 }
 
 // ForkResult is the outcome for one child: exactly one field is set.
@@ -212,6 +226,10 @@ type FileInfo struct {
 	UID     uint32
 	GID     uint32
 	Target  string // of a symbolic link
+
+	Owner string            // name of UID in the guest, or its number
+	Group string            // name of GID in the guest, or its number
+	Attrs map[string]string // extended attributes of the namespace user, without "user."
 }
 
 // WriteOptions say how WriteFile creates a file.
@@ -219,4 +237,6 @@ type WriteOptions struct {
 	Mode    fs.FileMode // default 0644
 	User    string      // owner; default root
 	Parents bool        // make missing directories
+
+	Attrs map[string]string // see FileInfo
 }
