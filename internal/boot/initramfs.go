@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"path"
 	"strings"
 )
 
@@ -16,10 +18,11 @@ type Module struct {
 
 // File modes with type bits, as cpio stores them.
 const (
-	modeDir  = 0o040755
-	modeFile = 0o100644
-	modeExec = 0o100755
-	modeChar = 0o020600
+	modeDir     = 0o040755
+	modeRegular = 0o100000
+	modeFile    = 0o100644
+	modeExec    = 0o100755
+	modeChar    = 0o020600
 )
 
 // WriteModules writes an archive with modules as /lib/modules/<name>.ko and
@@ -60,6 +63,35 @@ func WriteInit(w io.Writer, init []byte) error {
 	c.entry("dev/console", modeChar, 5, 1, nil)
 	c.entry("dev/null", modeChar, 1, 3, nil)
 	c.file("init", modeExec, init)
+	return c.close()
+}
+
+// File is a regular file for the initramfs.
+type File struct {
+	Path string // relative, slash-separated
+	Mode uint32 // permissions
+	Data []byte
+}
+
+// WriteFiles writes an archive with files and the directories they lie in.
+func WriteFiles(w io.Writer, files []File) error {
+	c := newCPIO(w)
+	made := map[string]bool{".": true}
+	var mkdir func(dir string)
+	mkdir = func(dir string) {
+		if !made[dir] {
+			made[dir] = true
+			mkdir(path.Dir(dir))
+			c.dir(dir)
+		}
+	}
+	for _, f := range files {
+		if !fs.ValidPath(f.Path) {
+			return fmt.Errorf("writing the initramfs: path %q", f.Path)
+		}
+		mkdir(path.Dir(f.Path))
+		c.file(f.Path, modeRegular|f.Mode&0o7777, f.Data)
+	}
 	return c.close()
 }
 

@@ -17,6 +17,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -24,21 +25,35 @@ import (
 	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/irq"
 	"github.com/forkd-dev/forkd/internal/memory"
+	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/state"
 )
 
 // ISA names a guest instruction set architecture.
 type ISA string
 
-// RISCV64 is RV64GC with the extensions that the board's device tree lists.
-const RISCV64 ISA = "riscv64"
+// The instruction set architectures.
+const (
+	RISCV64 ISA = "riscv64" // RV64GC with the extensions that the board's device tree lists
+	AMD64   ISA = "amd64"   // x86-64 as the host's processor has it
+)
 
 // Engine makes virtual machines.
 type Engine interface {
 	Name() string
 	ISA() ISA
+	// NewArena returns an arena for the memory of machines that have it in common.
+	NewArena() (*page.Arena, error)
+	// NewMemory returns memory for a machine, over a stack to which it takes a
+	// reference of its own, from an arena that NewArena has made. quota bounds how many pages the machine may have to
+	// itself, however often it is sealed; zero means no bound. The error wraps
+	// ErrNoQuota if the engine cannot keep one.
+	NewMemory(base *page.Stack, arena *page.Arena, quota int) (page.Top, error)
 	NewVM(Config) (VM, error)
 }
+
+// ErrNoQuota reports that an engine cannot bound the memory of its guests.
+var ErrNoQuota = errors.New("no bound on guest memory is possible")
 
 // Config is what a VM is made of. Exactly one of Boot and State is set.
 type Config struct {
@@ -61,7 +76,9 @@ type Config struct {
 // it; the other vCPUs wait to be started by it.
 type Boot struct {
 	Entry uint64 // GPA of the kernel's first instruction
-	DTB   uint64 // GPA of the device tree
+	// Params is the GPA of what the kernel is given: the device tree or, on amd64,
+	// the boot parameters.
+	Params uint64
 }
 
 // VM is the part of a machine that the engine owns: vCPUs and the interrupt
@@ -123,7 +140,9 @@ func (e Exit) String() string {
 
 // Counters are monotonic.
 type Counters struct {
-	Instructions   uint64 // retired
+	// Instructions retired, or what an engine that cannot count them has instead
+	// that grows while the guest executes, and only then.
+	Instructions   uint64
 	PagesDecoded   uint64 // code pages decoded because no other machine had
 	PagesInherited uint64 // code pages found decoded
 	Translated     uint64 // basic blocks translated because no other machine had

@@ -38,11 +38,11 @@ func load(space *memory.Space, cfg Config) (*engine.Boot, error) {
 	if err := b.Validate(); err != nil {
 		return nil, err
 	}
-	start := &engine.Boot{Entry: board.RAMBase + img.TextOffset, DTB: board.RAMBase + ram - dtbRoom}
+	start := &engine.Boot{Entry: board.RAMBase + img.TextOffset, Params: board.RAMBase + ram - dtbRoom}
 	for _, part := range []struct {
 		at   uint64
 		data []byte
-	}{{start.Entry, cfg.Boot.Kernel}, {b.InitrdStart, cfg.Boot.Initrd}, {start.DTB, b.DeviceTree()}} {
+	}{{start.Entry, cfg.Boot.Kernel}, {b.InitrdStart, cfg.Boot.Initrd}, {start.Params, b.DeviceTree()}} {
 		if err := space.Write(part.at, part.data); err != nil {
 			return nil, fmt.Errorf("loading the kernel: %w", err)
 		}

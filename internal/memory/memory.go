@@ -38,7 +38,7 @@ var ErrRange = errors.New("address is not RAM")
 // Slot is a contiguous range of guest-physical addresses backed by RAM.
 type Slot struct {
 	Base  uint64 // GPA, a multiple of the page size
-	Pages *page.Overlay
+	Pages page.Top
 }
 
 // Size returns the slot's size in bytes.

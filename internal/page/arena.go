@@ -66,6 +66,24 @@ func NewFileArena(dir string) (*Arena, error) {
 	return &Arena{file: f, chunks: make(map[uintptr]chunk)}, nil
 }
 
+// NewSharedArena returns an arena of memory that can be mapped a second time, as
+// the pages of a Flat are that it has in common with others.
+func NewSharedArena() (*Arena, error) {
+	fd, err := unix.MemfdCreate("pages", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("creating page memory: %w", err)
+	}
+	return &Arena{file: os.NewFile(uintptr(fd), "pages"), chunks: make(map[uintptr]chunk)}, nil
+}
+
+// place returns where in the arena's file the page at p lies; ok is false if it is
+// not the arena's, or the arena has no file.
+func (a *Arena) place(p uintptr) (offset int64, ok bool) {
+	base := p &^ (chunkSize - 1)
+	c := a.chunk(base)
+	return c.offset + int64(p-base), a.file != nil && c.mem != nil
+}
+
 // Alloc returns a page with undefined contents, or an error that wraps
 // ErrNoSpace.
 func (a *Arena) Alloc() (*Page, error) {

@@ -301,14 +301,7 @@ func (o *Overlay) Seal() *Stack {
 	o.sealed += o.pages.used - o.again
 	pages, below := o.pages, o.base
 	o.pages, o.large, o.again = table{}, 0, 0
-	l := newSealedLayer(o.limit, o.arena, pages, below)
-	o.base = below.under(l)
-	l.Release() // the new stack holds its own reference
-	for _, s := range pages.slots {
-		if s.page != nil {
-			o.base.set(below, s.number, s.page)
-		}
-	}
+	o.base = seal(o.limit, o.arena, pages, below)
 	below.Release()
 	return o.base.Retain()
 }

@@ -8,6 +8,7 @@ package enginetest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -28,10 +29,11 @@ type isa struct {
 	ramBase    uint64
 	deviceBase uint64
 	interrupt  int // the input that programs listen to
+	countPages int // that "count" writes to, or makes the processor write to
 	programs   map[string][]byte
 }
 
-var isas = map[engine.ISA]isa{engine.RISCV64: riscv64}
+var isas = map[engine.ISA]isa{engine.RISCV64: riscv64, engine.AMD64: amd64}
 
 const (
 	ramPages   = 64
@@ -93,7 +95,7 @@ type fixture struct {
 	started time.Time
 
 	arena   *page.Arena
-	overlay *page.Overlay
+	overlay page.Top
 	memory  *memory.Space
 	device  *device
 	console strings.Builder
@@ -109,19 +111,29 @@ func (f *fixture) boot(program string) {
 	if !ok {
 		f.t.Skipf("no program %q for this instruction set", program)
 	}
-	f.arena = page.NewArena()
+	var err error
+	if f.arena, err = f.engine.NewArena(); err != nil {
+		f.t.Fatal(err)
+	}
 	stack := page.NewStack(ramPages)
-	f.overlay = page.NewOverlay(stack, f.arena, f.quota)
-	stack.Release()
-	f.newMemory()
+	defer stack.Release()
+	f.newMemory(stack)
 	if err := f.memory.Write(f.isa.ramBase, code); err != nil {
 		f.t.Fatal(err)
 	}
-	f.make(&engine.Boot{Entry: f.isa.ramBase, DTB: f.isa.ramBase + dataOffset}, nil)
+	f.make(&engine.Boot{Entry: f.isa.ramBase, Params: f.isa.ramBase + dataOffset}, nil)
 }
 
-func (f *fixture) newMemory() {
+// newMemory gives the next machine memory over a stack.
+func (f *fixture) newMemory(stack *page.Stack) {
+	f.t.Helper()
 	var err error
+	if f.overlay, err = f.engine.NewMemory(stack, f.arena, f.quota); err != nil {
+		if errors.Is(err, engine.ErrNoQuota) {
+			f.t.Skip(err)
+		}
+		f.t.Fatal(err)
+	}
 	f.memory, err = memory.NewSpace(memory.Slot{Base: f.isa.ramBase, Pages: f.overlay})
 	if err != nil {
 		f.t.Fatal(err)
@@ -180,6 +192,15 @@ func (f *fixture) start() <-chan engine.Exit {
 		}
 		done <- exit
 	}()
+	return done
+}
+
+// begin is start for "count", when it has counted.
+func (f *fixture) begin() <-chan engine.Exit {
+	f.t.Helper()
+	signals := f.device.signals()
+	done := f.start()
+	await(f.t, signals)
 	return done
 }
 

@@ -34,6 +34,7 @@ var riscv64 = isa{
 	ramBase:    rvRAM,
 	deviceBase: rvDevice,
 	interrupt:  rvInterrupt,
+	countPages: 1,
 	programs:   rvPrograms(),
 }
 
@@ -120,8 +121,11 @@ func rvSpin(a *rv.Asm) {
 }
 
 // rvCount counts in the shared data until the word behind the counter is not
-// zero.
+// zero. It tells when it has begun.
 func rvCount(a *rv.Asm) {
+	a.LI(t0, 1)
+	a.S(rv.SD, t0, 0, s1)
+	a.S(rv.SD, zero, regSignal, s0)
 	a.Label("loop")
 	a.I(rv.LD, t0, s1, 0)
 	a.I(rv.ADDI, t0, t0, 1)

@@ -62,10 +62,7 @@ func testKickEarly(t *testing.T, f *fixture) {
 
 func testKickLate(t *testing.T, f *fixture) {
 	f.boot("count")
-	done := f.start()
-	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	done := f.begin()
 	f.vm.VCPUs()[0].Kick()
 	if exit := await(t, done); exit != engine.Kicked {
 		t.Fatalf("Run returned %v", exit)
@@ -237,10 +234,7 @@ func (f *fixture) pause(done <-chan engine.Exit) {
 
 func testSaveLoad(t *testing.T, f *fixture) {
 	f.boot("count")
-	done := f.start()
-	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	done := f.begin()
 	f.pause(done)
 	saved, count := f.save(), f.word(0)
 
@@ -286,9 +280,13 @@ func testSaveWaiting(t *testing.T, f *fixture) {
 func testLoadRefuses(t *testing.T, f *fixture) {
 	f.boot("off")
 	saved := f.save()
-	for i := range saved {
-		// One bit of each byte; the checksum is made right again, so that the
-		// engine has to look.
+	stride := 1
+	if len(saved) > 4<<10 {
+		stride = len(saved) / 200
+	}
+	for i := 0; i < len(saved); i += stride {
+		// One bit of each byte, or of some if there are many; the checksum is made
+		// right again, so that the engine has to look.
 		b := slices.Clone(saved)
 		b[i] ^= 1 << (i % 8)
 		r, err := state.Parse(rechecksum(b))
@@ -318,23 +316,20 @@ func testLoadRefuses(t *testing.T, f *fixture) {
 // to new pages, and the sealed ones stay as they were.
 func testSeal(t *testing.T, f *fixture) {
 	f.boot("count")
-	done := f.start()
-	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	done := f.begin()
 	f.pause(done)
 	stack := f.overlay.Seal()
 	defer stack.Release()
 	f.memory.Invalidate()
 	count := f.word(0)
 
-	done = f.start()
-	for f.overlay.Pages() == 0 {
+	for f.word(0) == count {
+		done = f.start()
 		time.Sleep(time.Millisecond)
+		f.pause(done)
 	}
-	f.pause(done)
-	if f.word(0) <= count {
-		t.Errorf("count is %d after %d", f.word(0), count)
+	if f.overlay.Pages() == 0 {
+		t.Error("what was written since is nowhere")
 	}
 	if got := leU64(stack.Get(dataOffset >> page.Shift)[:]); got != count {
 		t.Errorf("the sealed page has %d, want %d", got, count)
@@ -344,10 +339,7 @@ func testSeal(t *testing.T, f *fixture) {
 // testFork runs two children over one sealed stack: neither sees the other.
 func testFork(t *testing.T, f *fixture) {
 	f.boot("count")
-	done := f.start()
-	for f.vm.VCPUs()[0].Counters().Instructions == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	done := f.begin()
 	f.pause(done)
 	saved := f.save()
 	stack := f.overlay.Seal()
@@ -355,8 +347,7 @@ func testFork(t *testing.T, f *fixture) {
 	count := leU64(stack.Get(dataOffset >> page.Shift)[:])
 
 	for child := uint64(1); child <= 2; child++ {
-		f.overlay = page.NewOverlay(stack, f.arena, 0)
-		f.newMemory()
+		f.newMemory(stack)
 		f.make(nil, f.parse(saved))
 		f.memory.PutUint64(f.isa.ramBase+dataOffset+8, child)
 		f.run(engine.Off)
@@ -366,8 +357,8 @@ func testFork(t *testing.T, f *fixture) {
 		if got := f.word(8); got != child {
 			t.Errorf("child %d has the stop word %d", child, got)
 		}
-		if f.overlay.Pages() != 1 {
-			t.Errorf("child %d owns %d pages, want 1", child, f.overlay.Pages())
+		if n := f.overlay.Pages(); n < 1 || n > f.isa.countPages {
+			t.Errorf("child %d owns %d pages, want up to %d", child, n, f.isa.countPages)
 		}
 	}
 	if got := leU64(stack.Get(dataOffset >> page.Shift)[:]); got != count {

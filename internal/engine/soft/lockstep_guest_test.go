@@ -61,11 +61,17 @@ func newGuest(t testing.TB, cfg machine.Config, begin func(engine.Config) *side)
 func (g *guest) Name() string    { return "lockstep" }
 func (g *guest) ISA() engine.ISA { return engine.RISCV64 }
 
+// NewArena and NewMemory implement engine.Engine.
+func (g *guest) NewArena() (*page.Arena, error) { return page.NewArena(), nil }
+func (g *guest) NewMemory(base *page.Stack, arena *page.Arena, quota int) (page.Top, error) {
+	return page.NewOverlay(base, arena, quota), nil
+}
+
 // NewVM implements engine.Engine. The guest reaches its devices by way of taps,
 // but for the clock: that one follows the host's.
 func (g *guest) NewVM(cfg engine.Config) (engine.VM, error) {
 	g.side = g.begin(cfg)
-	g.hart.Start(cfg.Boot.Entry, cfg.Boot.DTB)
+	g.hart.Start(cfg.Boot.Entry, cfg.Boot.Params)
 	g.plic = plic.New(1, func(_ int, level bool) { g.external = level })
 	g.sbi = sbi.SBI{Memory: cfg.Memory, Console: cfg.Console, Host: g, Stopped: make([]bool, 1)}
 	err := g.tap(board.PLICBase, board.PLICSize, g.plic)

@@ -34,6 +34,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
 	"github.com/forkd-dev/forkd/internal/riscv/jit"
 )
@@ -99,6 +100,14 @@ func (e *Engine) Name() string { return "soft" }
 
 // ISA returns engine.RISCV64.
 func (e *Engine) ISA() engine.ISA { return engine.RISCV64 }
+
+// NewArena implements engine.Engine.
+func (e *Engine) NewArena() (*page.Arena, error) { return page.NewArena(), nil }
+
+// NewMemory implements engine.Engine.
+func (e *Engine) NewMemory(base *page.Stack, arena *page.Arena, quota int) (page.Top, error) {
+	return page.NewOverlay(base, arena, quota), nil
+}
 
 // NewVM makes a machine from cfg.
 func (e *Engine) NewVM(cfg engine.Config) (engine.VM, error) {

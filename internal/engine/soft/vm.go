@@ -66,7 +66,7 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 	}
 	if cfg.Boot != nil {
 		m.plic = plic.New(cfg.VCPUs, m.external)
-		m.vcpus[0].hart.Start(cfg.Boot.Entry, cfg.Boot.DTB)
+		m.vcpus[0].hart.Start(cfg.Boot.Entry, cfg.Boot.Params)
 	} else {
 		var err error
 		if m.plic, err = plic.Restore(cfg.State, cfg.VCPUs, m.external); err != nil {

@@ -27,6 +27,9 @@ func decodeImage(file []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: kernel image: %w", ErrKernel, err)
 		}
 	}
+	if isBzImage(file) {
+		return raw, boot.CheckELF(raw)
+	}
 	if _, err := boot.ParseImage(raw, int64(len(raw))); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrKernel, err)
 	}
@@ -44,6 +47,9 @@ func unwrap(file []byte) (payload []byte, codec string, err error) {
 	if bytes.HasPrefix(file, []byte("\x1f\x8b")) {
 		return file, ".gz", nil
 	}
+	if isBzImage(file) {
+		return unwrapBzImage(file)
+	}
 	if len(file) < boot.HeaderSize || string(file[:2]) != "MZ" || string(file[4:8]) != "zimg" {
 		return file, "", nil
 	}
@@ -60,4 +66,51 @@ func unwrap(file []byte) (payload []byte, codec string, err error) {
 		return nil, "", fmt.Errorf("%w: zboot image with compression %q, which is not supported", ErrKernel, name)
 	}
 	return file[offset : offset+size], codec, nil
+}
+
+// Offsets in the setup header of an x86 kernel file (the kernel's
+// Documentation/arch/x86/boot, "The Real-Mode Kernel Header").
+const (
+	setupSectors    = 0x1f1
+	setupMagic      = 0x202 // "HdrS"
+	setupVersion    = 0x206
+	payloadOffset   = 0x248 // from the protected-mode part on
+	payloadLength   = 0x24c
+	setupHeaderSize = 0x250
+
+	sectorSize     = 512
+	payloadVersion = 0x208 // of the boot protocol, the first with a payload
+)
+
+func isBzImage(file []byte) bool {
+	return len(file) >= setupHeaderSize && string(file[setupMagic:setupMagic+4]) == "HdrS"
+}
+
+// payloadCodecs maps what payloads begin with to the names of package compress.
+var payloadCodecs = []struct{ magic, codec string }{
+	{"\x1f\x8b", ".gz"}, {"\xfd7zXZ\x00", ".xz"}, {"\x28\xb5\x2f\xfd", ".zst"},
+}
+
+// unwrapBzImage finds the compressed ELF file in an x86 kernel file.
+func unwrapBzImage(file []byte) (payload []byte, codec string, err error) {
+	if v := binary.LittleEndian.Uint16(file[setupVersion:]); v < payloadVersion {
+		return nil, "", fmt.Errorf("%w: boot protocol %d.%02d, which is too old", ErrKernel, v>>8, v&0xff)
+	}
+	sectors := uint64(file[setupSectors])
+	if sectors == 0 {
+		sectors = 4
+	}
+	start := (sectors+1)*sectorSize + uint64(binary.LittleEndian.Uint32(file[payloadOffset:]))
+	end := start + uint64(binary.LittleEndian.Uint32(file[payloadLength:]))
+	const trailer = 4 // the unpacked size, which the kernel's build appends
+	if end > uint64(len(file)) || end < start+trailer {
+		return nil, "", fmt.Errorf("%w: the payload is at %d to %d of a file of %d bytes", ErrKernel, start, end, len(file))
+	}
+	payload = file[start:end]
+	for _, c := range payloadCodecs {
+		if bytes.HasPrefix(payload, []byte(c.magic)) {
+			return payload[:len(payload)-trailer], c.codec, nil
+		}
+	}
+	return nil, "", fmt.Errorf("%w: the payload's compression (%x) is not supported", ErrKernel, payload[:trailer])
 }

@@ -1,0 +1,326 @@
+//go:build linux && amd64
+
+package kvm
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/state"
+)
+
+// The sections of a saved machine. Structures are as KVM has them, which is part of
+// the kernel's stable interface.
+const (
+	vcpuVersion = 1
+	irqKind     = "irq/pc"
+	irqVersion  = 1
+)
+
+func vcpuKind(id int) string { return fmt.Sprintf("vcpu/amd64/%d", id) }
+
+const (
+	msrTSC = 0x10
+	// The MSRs of another hypervisor's interface, which guests here are not offered.
+	hyperVFirst = 0x4000_0000
+	hyperVLast  = 0x4000_01ff
+	// timerCount is the register of a local APIC that counts down (AMD64 APM volume
+	// 2, 16.4.1).
+	timerCount = 0x390
+)
+
+// frozen is the time of a machine that has not run yet since it was restored.
+type frozen struct {
+	clock clockData
+	tsc   []uint64  // by vCPU
+	count [][4]byte // of the local APICs' timers, by vCPU
+}
+
+// registers are what a vCPU consists of besides its MSRs, in the order in which they
+// are restored.
+type registers struct {
+	mpState uint32
+	regs    regs
+	sregs   sregs
+	xsave   [4096]byte
+	xcrs    [392]byte
+	debug   [128]byte
+	lapic   [1024]byte
+	events  [64]byte
+}
+
+// part is a structure among a vCPU's registers.
+type part struct {
+	bytes    func(*registers) []byte
+	get, set func(*vcpu, *registers) error
+}
+
+func partOf[T any](of func(*registers) *T, get, set request) part {
+	return part{
+		func(r *registers) []byte { return bytesOf(of(r)) },
+		func(v *vcpu, r *registers) error { return give(v.fd, get, of(r)) },
+		func(v *vcpu, r *registers) error { return give(v.fd, set, of(r)) },
+	}
+}
+
+var parts = []part{
+	partOf(func(r *registers) *uint32 { return &r.mpState }, getMPState, setMPState),
+	partOf(func(r *registers) *regs { return &r.regs }, getRegs, setRegs),
+	partOf(func(r *registers) *sregs { return &r.sregs }, getSRegs, setSRegs),
+	partOf(func(r *registers) *[4096]byte { return &r.xsave }, getXSave, setXSave),
+	partOf(func(r *registers) *[392]byte { return &r.xcrs }, getXCRs, setXCRs),
+	partOf(func(r *registers) *[128]byte { return &r.debug }, getDebugRegs, setDebugRegs),
+	partOf(func(r *registers) *[1024]byte { return &r.lapic }, getLAPIC, setLAPIC),
+}
+
+// events come after the MSRs.
+var events = partOf(func(r *registers) *[64]byte { return &r.events }, getVCPUEvents, setVCPUEvents)
+
+// stateMSRs returns the MSRs that make up a vCPU's state, as the kernel lists them.
+func stateMSRs(fd int) ([]uint32, error) {
+	t := msrIndexes{n: maxMSRs}
+	if err := give(fd, getMSRIndexList, &t); err != nil {
+		return nil, fmt.Errorf("asking which MSRs there are: %w", err)
+	}
+	return slices.DeleteFunc(slices.Clone(t.indexes[:t.n]), func(index uint32) bool {
+		return index >= hyperVFirst && index <= hyperVLast
+	}), nil
+}
+
+// save appends a vCPU's section.
+func (v *vcpu) save(w *state.Writer, indexes []uint32) error {
+	e := w.Section(vcpuKind(v.id), vcpuVersion)
+	var r registers
+	for _, p := range append(slices.Clone(parts), events) {
+		if err := p.get(v, &r); err != nil {
+			return err
+		}
+	}
+	values, err := v.readMSRs(indexes)
+	if err != nil {
+		return err
+	}
+	if f := v.vm.frozen.Load(); f != nil {
+		copy(r.lapic[timerCount:], f.count[v.id][:])
+		for i := range values {
+			if values[i].index == msrTSC {
+				values[i].data = f.tsc[v.id]
+			}
+		}
+	}
+	for _, p := range append(slices.Clone(parts), events) {
+		e.Bytes(p.bytes(&r))
+	}
+	e.U32(uint32(len(values)))
+	for _, x := range values {
+		e.U32(x.index)
+		e.U64(x.data)
+	}
+	return nil
+}
+
+// readMSRs returns the values of MSRs, without those that this vCPU does not have.
+func (v *vcpu) readMSRs(indexes []uint32) (values []msr, err error) {
+	for len(indexes) > 0 {
+		var t msrTable
+		t.n = uint32(len(indexes))
+		for i, index := range indexes {
+			t.entries[i].index = index
+		}
+		n, err := count(v.fd, getMSRs, &t)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, t.entries[:n]...)
+		indexes = indexes[min(n+1, len(indexes)):] // the one after them could not be read
+	}
+	return values, nil
+}
+
+// restore takes a vCPU's section. What the kernel refuses is no state of a vCPU.
+func (v *vcpu) restore(r *state.Reader, f *frozen) error {
+	d, err := r.Take(vcpuKind(v.id), vcpuVersion)
+	if err != nil {
+		return err
+	}
+	var x registers
+	all := append(slices.Clone(parts), events)
+	for _, p := range all {
+		b, into := d.Bytes(), p.bytes(&x)
+		if len(b) != len(into) {
+			d.Fail("a structure has another size")
+			return d.Done()
+		}
+		copy(into, b)
+	}
+	var t msrTable
+	if t.n = d.U32(); t.n > maxMSRs {
+		d.Fail("too many MSRs")
+		return d.Done()
+	}
+	for i := range t.entries[:t.n] {
+		t.entries[i].index, t.entries[i].data = d.U32(), d.U64()
+		if t.entries[i].index == msrTSC {
+			f.tsc[v.id] = t.entries[i].data
+		}
+	}
+	if err := d.Done(); err != nil {
+		return err
+	}
+	copy(f.count[v.id][:], x.lapic[timerCount:])
+	for _, p := range parts {
+		if err := p.set(v, &x); err != nil {
+			return refused(v.id, err)
+		}
+	}
+	if n, err := count(v.fd, setMSRs, &t); err != nil || n != int(t.n) {
+		if err == nil {
+			err = fmt.Errorf("MSR %#x cannot be %#x", t.entries[n].index, t.entries[n].data)
+		}
+		return refused(v.id, err)
+	}
+	if err := events.set(v, &x); err != nil {
+		return refused(v.id, err)
+	}
+	return nil
+}
+
+func refused(id int, err error) error {
+	return fmt.Errorf("%w: the state of vCPU %d was refused: %w", state.ErrCorrupt, id, err)
+}
+
+// The interrupt controllers of the PC: two 8259 and the I/O APIC.
+const irqChips = 3
+
+// Save implements engine.VM.
+func (m *vm) Save(w *state.Writer) {
+	if err := m.save(w); err != nil {
+		// All it asks for is there, and nothing runs.
+		panic("BUG: saving a machine: " + err.Error())
+	}
+}
+
+func (m *vm) save(w *state.Writer) error {
+	for _, v := range m.vcpus {
+		if err := v.save(w, m.msrs); err != nil {
+			return err
+		}
+	}
+	e := w.Section(irqKind, irqVersion)
+	for i := range uint32(irqChips) {
+		c := irqChip{chip: i}
+		if err := give(m.fd, getIRQChip, &c); err != nil {
+			return err
+		}
+		e.Bytes(c.state[:])
+	}
+	var pit [112]byte
+	if err := give(m.fd, getPIT, &pit); err != nil {
+		return err
+	}
+	for channel := range 3 {
+		// When it was loaded by the host's clock; the kernel does not take it back.
+		clear(pit[24*channel+16:][:8])
+	}
+	e.Bytes(pit[:])
+	var clock clockData
+	if f := m.frozen.Load(); f != nil {
+		clock = f.clock
+	} else if err := give(m.fd, getClock, &clock); err != nil {
+		return err
+	}
+	e.U64(clock.clock)
+	return nil
+}
+
+// restore takes the sections of the machine.
+func (m *vm) restore(r *state.Reader) error {
+	f := &frozen{tsc: make([]uint64, len(m.vcpus)), count: make([][4]byte, len(m.vcpus))}
+	for _, v := range m.vcpus {
+		if err := v.restore(r, f); err != nil {
+			return err
+		}
+	}
+	d, err := r.Take(irqKind, irqVersion)
+	if err != nil {
+		return err
+	}
+	var chips [irqChips]irqChip
+	var pit [112]byte
+	for i := range chips {
+		chips[i].chip = uint32(i)
+		if copy(chips[i].state[:], d.Bytes()) != len(chips[i].state) {
+			d.Fail("an interrupt controller has another size")
+		}
+	}
+	if copy(pit[:], d.Bytes()) != len(pit) {
+		d.Fail("the timer has another size")
+	}
+	f.clock.clock = d.U64()
+	if err := d.Done(); err != nil {
+		return err
+	}
+	for i := range chips {
+		if err := give(m.fd, setIRQChip, &chips[i]); err != nil {
+			return fmt.Errorf("%w: an interrupt controller was refused: %w", state.ErrCorrupt, err)
+		}
+	}
+	if err := give(m.fd, setPIT, &pit); err != nil {
+		return fmt.Errorf("%w: the timer was refused: %w", state.ErrCorrupt, err)
+	}
+	m.frozen.Store(f)
+	return nil
+}
+
+// start lets the machine's time go on, before the first Run since it was restored.
+func (m *vm) start() error {
+	m.startOnce.Do(func() { m.startErr = m.thaw() })
+	return m.startErr
+}
+
+func (m *vm) thaw() error {
+	f := m.frozen.Swap(nil)
+	if f == nil {
+		return nil
+	}
+	if err := give(m.fd, setClock, &f.clock); err != nil {
+		return fmt.Errorf("setting the guest's clock: %w", err)
+	}
+	for i, v := range m.vcpus {
+		t := msrTable{n: 1}
+		t.entries[0] = msr{index: msrTSC, data: f.tsc[i]}
+		if _, err := count(v.fd, setMSRs, &t); err != nil {
+			return fmt.Errorf("setting the time stamp counter of vCPU %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// enter puts the first vCPU at the start of a kernel.
+func (v *vcpu) enter(b *engine.Boot) error {
+	var s sregs
+	if err := give(v.fd, getSRegs, &s); err != nil {
+		return err
+	}
+	code := segment{limit: 0xffff_ffff, selector: codeSelector, kind: 11, present: 1, s: 1, l: 1, g: 1}
+	data := segment{limit: 0xffff_ffff, selector: dataSelector, kind: 3, present: 1, s: 1, db: 1, g: 1}
+	s.cs, s.ds, s.es, s.fs, s.gs, s.ss = code, data, data, data, data, data
+	s.gdt = descriptorTable{base: gdtBase, limit: dataSelector + 7}
+	s.cr0, s.cr3, s.cr4, s.efer = cr0Protected|cr0Paging, pml4Base, cr4PAE, eferLong|eferLongActive
+	if err := give(v.fd, setSRegs, &s); err != nil {
+		return err
+	}
+	r := regs{rip: b.Entry, rsi: b.Params, rsp: stackTop, rflags: flagsFixed}
+	return give(v.fd, setRegs, &r)
+}
+
+const (
+	cr0Protected   = 1
+	cr0Paging      = 1 << 31
+	cr4PAE         = 1 << 5
+	eferLong       = 1 << 8
+	eferLongActive = 1 << 10
+	flagsFixed     = 1 << 1
+	stackTop       = 0x8ff0
+)

@@ -1,0 +1,158 @@
+// Package hosttest gives the tests of a package a host with /dev/kvm where there
+// is none.
+//
+// A package that needs KVM has its TestMain call Main. Where /dev/kvm opens, the
+// tests run as ever. Elsewhere the same test program is started again inside an
+// emulated host: a Debian kernel under QEMU, whose emulation of AMD's SVM is
+// enough for KVM. The program is that host's first process, too; so a whole run is
+// one file, the kernel's modules, and what the tests ask for in Files. Output and
+// exit status are those of the tests inside.
+//
+// The emulated host has one CPU: with more, Debian's kernel does not survive the
+// patching of its own code under multi-threaded emulation. It says little about
+// time.
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files names what the tests need besides their own program.
+type Files struct {
+	// Paths are files and directories of this host, which are in the same places
+	// in the emulated one. Relative ones are relative to the package.
+	Paths []string
+	// MemoryMiB is the emulated host's memory; default 2048.
+	MemoryMiB int
+}
+
+const device = "/dev/kvm"
+
+// forceEnv is the environment variable that asks for an emulated host even where
+// there is a real one.
+const forceEnv = "FORKD_TEST_EMULATE"
+
+// missing is why there is no host with KVM, or nil.
+var missing error
+
+// Main runs the tests of a package; its TestMain does nothing else.
+func Main(m *testing.M, files Files) {
+	if os.Getpid() == 1 {
+		initialize()
+	}
+	flag.Parse()
+	if opens() && os.Getenv(forceEnv) == "" || listing() {
+		os.Exit(m.Run())
+	}
+	status, err := emulate(files)
+	if err != nil {
+		// The tests that need KVM say why they are skipped; others run.
+		missing = err
+		status = m.Run()
+	}
+	os.Exit(status)
+}
+
+// Need skips a test on a host without KVM that cannot emulate one either.
+func Need(t testing.TB) {
+	t.Helper()
+	if missing != nil {
+		t.Skipf("no %s here, and no host with one could be emulated: %v", device, missing)
+	}
+}
+
+func opens() bool {
+	fd, err := unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
+
+// listing tells that go test only wants to know what there is.
+func listing() bool { return flag.Lookup("test.list").Value.String() != "" }
+
+// errNoEmulator is wrapped by errors about what an emulated host needs.
+var errNoEmulator = errors.New("qemu-system-x86_64 is not installed")
+
+// emulate runs the tests inside.
+func emulate(files Files) (status int, err error) {
+	emulator, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return 0, errNoEmulator
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	cache, err := cacheDir()
+	if err != nil {
+		return 0, err
+	}
+	h, err := fetch(ctx, cache)
+	if err != nil {
+		return 0, fmt.Errorf("getting a kernel for it: %w", err)
+	}
+	work, err := os.MkdirTemp("", "hosttest-*")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(work)
+	initrd := filepath.Join(work, "initrd")
+	if err := writeInitrd(initrd, h, files); err != nil {
+		return 0, fmt.Errorf("packing the tests: %w", err)
+	}
+	return run(ctx, emulator, h, initrd, work, files)
+}
+
+// cacheDir is where kernels are kept.
+func cacheDir() (string, error) {
+	if home := os.Getenv("FORKD_TEST_HOME"); home != "" {
+		return filepath.Join(home, "cache"), nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "forkd-test"), nil
+}
+
+// outsideFlags are flags of the test program that name files of the outer host, or
+// are meant for it.
+var outsideFlags = []string{
+	"test.testlogfile", "test.coverprofile", "test.cpuprofile", "test.memprofile", "test.blockprofile",
+	"test.mutexprofile", "test.trace", "test.outputdir", "test.gocoverdir", "test.fuzzcachedir",
+}
+
+// arguments returns the flags for the tests inside.
+func arguments() (args []string) {
+	flag.Visit(func(f *flag.Flag) {
+		for _, outside := range outsideFlags {
+			if f.Name == outside {
+				return
+			}
+		}
+		args = append(args, "-"+f.Name+"="+f.Value.String())
+	})
+	return append(args, flag.Args()...)
+}
+
+// environment returns the variables that the tests inside get.
+func environment() (env []string) {
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "FORKD_") && !strings.HasPrefix(kv, forceEnv+"=") || strings.HasPrefix(kv, "GODEBUG=") {
+			env = append(env, kv)
+		}
+	}
+	return append(env, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TMPDIR=/tmp")
+}

@@ -1,0 +1,75 @@
+package hosttest
+
+import (
+	"encoding/json"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/forkd-dev/forkd/internal/boot"
+)
+
+// writeInitrd packs the kernel's modules, this program, and what it needs.
+func writeInitrd(path string, h *host, files Files) error {
+	modules, err := os.ReadFile(h.modules)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		return err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	told, err := json.Marshal(errand{Args: arguments(), Env: environment(), Dir: dir})
+	if err != nil {
+		return err
+	}
+	extra := []boot.File{
+		{Path: strings.TrimPrefix(errandPath, "/"), Mode: 0o644, Data: told},
+		{Path: filepath.Join(strings.TrimPrefix(dir, "/"), ".here"), Mode: 0o644}, // makes the directory
+	}
+	for _, p := range files.Paths {
+		if extra, err = addTree(extra, p); err != nil {
+			return err
+		}
+	}
+	return create(path, func(w io.Writer) error {
+		if _, err := w.Write(modules); err != nil {
+			return err
+		}
+		if err := boot.WriteInit(w, program); err != nil {
+			return err
+		}
+		return boot.WriteFiles(w, extra)
+	})
+}
+
+// addTree adds a file, or a directory with all that is in it.
+func addTree(list []boot.File, root string) ([]boot.File, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := os.Stat(path) // a link's target
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		list = append(list, boot.File{Path: strings.TrimPrefix(path, "/"), Mode: uint32(info.Mode().Perm()), Data: data})
+		return err
+	})
+	return list, err
+}

@@ -1,0 +1,81 @@
+package hosttest
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// statusLine begins the last line that the emulated host writes.
+const statusLine = "hosttest: exit status "
+
+// run boots the host, copies what the tests write, and returns their exit status.
+// An error means that the host did not get as far.
+func run(ctx context.Context, emulator string, h *host, initrd, work string, files Files) (status int, err error) {
+	console := filepath.Join(work, "console")
+	q := exec.CommandContext(ctx, emulator,
+		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-pku,-la57", "-smp", "1",
+		"-m", strconv.Itoa(cmp.Or(files.MemoryMiB, 2048)),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-serial", "file:"+console, "-serial", "stdio",
+		"-kernel", h.kernel, "-initrd", initrd,
+		// KVM's clock would jump if KVM found a frequency of the TSC that is refined later.
+		"-append", "console=ttyS0 panic=-1 mitigations=off random.trust_cpu=on quiet tsc=reliable")
+	q.Stderr = os.Stderr
+	q.Cancel = func() error { return q.Process.Kill() }
+	q.WaitDelay = 5 * time.Second
+	out, err := q.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := q.Start(); err != nil {
+		return 0, err
+	}
+	status, done, err := relay(out, os.Stdout)
+	q.Process.Kill() // it has nothing more to say
+	q.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case err != nil:
+		return 0, err
+	case !done:
+		return 1, fmt.Errorf("the emulated host ended early; its console:\n%s", tail(console))
+	}
+	return status, nil
+}
+
+// relay copies lines until the last one.
+func relay(from io.Reader, to io.Writer) (status int, done bool, err error) {
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadString('\n')
+		if text, ok := strings.CutPrefix(line, statusLine); ok {
+			status, err = strconv.Atoi(strings.TrimSpace(text))
+			return status, err == nil, err
+		}
+		if _, err := io.WriteString(to, line); err != nil {
+			return 0, false, err
+		}
+		if err == io.EOF {
+			return 0, false, nil
+		}
+		if err != nil {
+			return 0, false, err
+		}
+	}
+}
+
+func tail(path string) string {
+	b, _ := os.ReadFile(path)
+	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
+}
