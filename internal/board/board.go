@@ -6,6 +6,7 @@
 package board
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -73,6 +74,7 @@ const CBOZBlockSize = 64
 
 // Board describes one machine to its guest.
 type Board struct {
+	Map         *Map // nil: RISCV64
 	RAMBytes    uint64
 	VCPUs       int
 	CommandLine string
@@ -87,17 +89,18 @@ const maxCommandLine = 1023
 
 // Validate reports what the board cannot have.
 func (b *Board) Validate() error {
-	if b.VCPUs < 1 || b.VCPUs > MaxVCPUs {
-		return fmt.Errorf("a machine has 1 to %d vCPUs, not %d", MaxVCPUs, b.VCPUs)
+	m := cmp.Or(b.Map, &RISCV64)
+	if b.VCPUs < 1 || b.VCPUs > m.MaxVCPUs {
+		return fmt.Errorf("a machine has 1 to %d vCPUs, not %d", m.MaxVCPUs, b.VCPUs)
 	}
-	if b.RAMBytes < MinRAMBytes || b.RAMBytes > MaxRAMBytes || b.RAMBytes%(2<<20) != 0 {
-		return fmt.Errorf("guest memory must be a multiple of 2 MiB from %d MiB to %d MiB, not %d bytes", MinRAMBytes>>20, MaxRAMBytes>>20, b.RAMBytes)
+	if b.RAMBytes < MinRAMBytes || b.RAMBytes > m.MaxRAMBytes || b.RAMBytes%(2<<20) != 0 {
+		return fmt.Errorf("guest memory must be a multiple of 2 MiB from %d MiB to %d MiB, not %d bytes", MinRAMBytes>>20, m.MaxRAMBytes>>20, b.RAMBytes)
 	}
-	if len(b.CommandLine) > maxCommandLine || strings.ContainsRune(b.CommandLine, 0) {
-		return fmt.Errorf("kernel command line of %d bytes: it may have %d, and no NUL", len(b.CommandLine), maxCommandLine)
+	if len(b.CommandLine) > m.maxCommandLine || strings.ContainsRune(b.CommandLine, 0) {
+		return fmt.Errorf("kernel command line of %d bytes: it may have %d, and no NUL", len(b.CommandLine), m.maxCommandLine)
 	}
-	if off := b.InitrdStart - RAMBase; b.InitrdSize > 0 &&
-		(b.InitrdStart < RAMBase || off > b.RAMBytes || b.InitrdSize > b.RAMBytes-off) {
+	if off := b.InitrdStart - m.RAMBase; b.InitrdSize > 0 &&
+		(b.InitrdStart < m.RAMBase || off > b.RAMBytes || b.InitrdSize > b.RAMBytes-off) {
 		return fmt.Errorf("initrd of %d bytes at %#x is not within guest memory", b.InitrdSize, b.InitrdStart)
 	}
 	return nil
@@ -132,7 +135,7 @@ func (b *Board) DeviceTree() []byte {
 			t.flag("ranges")
 			b.devices(t)
 		})
-		power(t)
+		powerNodes(t)
 	})
 	return t.blob()
 }
@@ -226,8 +229,8 @@ func (b *Board) devices(t *fdt) {
 // supervisorExternal is the S-mode external interrupt (priv 3.1.9).
 const supervisorExternal = 9
 
-// power describes the power register through the generic syscon drivers.
-func power(t *fdt) {
+// powerNodes describes the power register through the generic syscon drivers.
+func powerNodes(t *fdt) {
 	t.node(fmt.Sprintf("power@%x", PowerBase), func() {
 		t.text("compatible", "syscon")
 		t.reg(PowerBase, DeviceSize)

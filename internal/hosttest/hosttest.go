@@ -1,8 +1,8 @@
 // Package hosttest gives the tests of a package a host with /dev/kvm where there
 // is none.
 //
-// A package that needs KVM has its TestMain call Main. Where /dev/kvm opens, the
-// tests run as ever. Elsewhere the same test program is started again inside an
+// A package that needs KVM has its TestMain call Main. Where /dev/kvm opens and the
+// processor can virtualize, the tests run as ever. Elsewhere the same test program is started again inside an
 // emulated host: a Debian kernel under QEMU, whose emulation of AMD's SVM is
 // enough for KVM. The program is that host's first process, too; so a whole run is
 // one file, the kernel's modules, and what the tests ask for in Files. Output and
@@ -14,6 +14,7 @@
 package hosttest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -35,6 +36,10 @@ type Files struct {
 	Paths []string
 	// MemoryMiB is the emulated host's memory; default 2048.
 	MemoryMiB int
+	// Guest, if not nil, is what the test program does as the first process of a
+	// guest of the tests, with the file systems of a kernel mounted. The guest is
+	// switched off when it returns. See Kernel.
+	Guest func()
 }
 
 const device = "/dev/kvm"
@@ -49,10 +54,10 @@ var missing error
 // Main runs the tests of a package; its TestMain does nothing else.
 func Main(m *testing.M, files Files) {
 	if os.Getpid() == 1 {
-		initialize()
+		initialize(files.Guest)
 	}
 	flag.Parse()
-	if opens() && os.Getenv(forceEnv) == "" || listing() {
+	if opens() && hardware() && os.Getenv(forceEnv) == "" || listing() {
 		os.Exit(m.Run())
 	}
 	status, err := emulate(files)
@@ -79,6 +84,13 @@ func opens() bool {
 	}
 	unix.Close(fd)
 	return true
+}
+
+// hardware tells whether the processor can virtualize. There are hosts that offer
+// KVM without; a kernel that boots there takes minutes.
+func hardware() bool {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	return err == nil && (bytes.Contains(b, []byte(" vmx")) || bytes.Contains(b, []byte(" svm")))
 }
 
 // listing tells that go test only wants to know what there is.

@@ -22,10 +22,15 @@ type errand struct {
 
 const errandPath = "/errand.json"
 
-// initialize is the first process of the emulated host. It does not return.
-func initialize() {
-	status, err := runInside()
-	report(status, err)
+// initialize is the first process of the emulated host, or of a guest of the tests.
+// It does not return.
+func initialize(guest func()) {
+	if _, err := os.Stat(errandPath); err == nil {
+		status, err := runInside()
+		report(status, err)
+	} else if err := mountAll(); err == nil && guest != nil {
+		guest()
+	}
 	unix.Sync()
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	select {}

@@ -1,6 +1,8 @@
 package hosttest
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"io/fs"
@@ -37,6 +39,13 @@ func writeInitrd(path string, h *host, files Files) error {
 		{Path: strings.TrimPrefix(errandPath, "/"), Mode: 0o644, Data: told},
 		{Path: filepath.Join(strings.TrimPrefix(dir, "/"), ".here"), Mode: 0o644}, // makes the directory
 	}
+	if files.Guest != nil {
+		kernel, err := os.ReadFile(h.kernel)
+		if err != nil {
+			return err
+		}
+		extra = append(extra, boot.File{Path: strings.TrimPrefix(guestKernel, "/"), Mode: 0o644, Data: kernel})
+	}
 	for _, p := range files.Paths {
 		if extra, err = addTree(extra, p); err != nil {
 			return err
@@ -51,6 +60,36 @@ func writeInitrd(path string, h *host, files Files) error {
 		}
 		return boot.WriteFiles(w, extra)
 	})
+}
+
+// guestKernel is where the emulated host keeps a kernel for guests, its own.
+const guestKernel = "/guest/vmlinux"
+
+// Kernel returns a kernel for guests of the tests, which is the emulated host's, and
+// an initramfs with this program in it; see Files.Guest.
+func Kernel(ctx context.Context) (kernel, initrd []byte, err error) {
+	path := guestKernel
+	if _, err := os.Stat(path); err != nil {
+		cache, err := cacheDir()
+		if err != nil {
+			return nil, nil, err
+		}
+		h, err := fetch(ctx, cache)
+		if err != nil {
+			return nil, nil, err
+		}
+		path = h.kernel
+	}
+	if kernel, err = os.ReadFile(path); err != nil {
+		return nil, nil, err
+	}
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return nil, nil, err
+	}
+	var b bytes.Buffer
+	err = boot.WriteInit(&b, program)
+	return kernel, b.Bytes(), err
 }
 
 // addTree adds a file, or a directory with all that is in it.

@@ -49,20 +49,21 @@ func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
 		m.devices.savers = append(m.devices.savers, d)
 		return ec.Bus.Map(base, board.DeviceSize, d)
 	}
-	slot := func(i int) mmio.Slot {
-		return mmio.Slot{Index: i, Memory: m.space, Line: m.vm.Line(board.VirtioIRQ(i)), Post: m.vm.Post, State: ec.State}
-	}
 	virtio := func(i int, make func(mmio.Slot) (*mmio.Device, error)) error {
-		d, err := make(slot(i))
-		return place(board.VirtioBase(i), d, err)
+		base, irq := m.board.Slot(i)
+		d, err := make(mmio.Slot{Index: i, Memory: m.space, Line: m.vm.Line(irq), Post: m.vm.Post, State: ec.State})
+		return place(base, d, err)
 	}
-	clock, clockErr := rtc.New(m.vm.Line(board.RTCIRQ), time.Now, ec.State)
-	m.devices.rtc = clock
-	genID, genErr := vmgenid.New(m.vm.Line(board.VMGenIRQ), cfg.GenerationID, ec.State)
+	if m.board.RTC != 0 {
+		m.devices.rtc, err = rtc.New(m.vm.Line(m.board.RTCIRQ), time.Now, ec.State)
+		if err := place(m.board.RTC, m.devices.rtc, err); err != nil {
+			return err
+		}
+	}
+	genID, genErr := vmgenid.New(m.vm.Line(m.board.VMGenIRQ), cfg.GenerationID, ec.State)
 	return errors.Join(
-		ec.Bus.Map(board.PowerBase, board.DeviceSize, power.New(m.powerRequest)),
-		place(board.RTCBase, clock, clockErr),
-		place(board.VMGenBase, genID, genErr),
+		ec.Bus.Map(m.board.Power, board.DeviceSize, m.powerDevice()),
+		place(m.board.VMGen, genID, genErr),
 		virtio(board.SlotRoot, func(s mmio.Slot) (*mmio.Device, error) { return blk.NewReadOnly(s, "rootfs", cfg.Root) }),
 		virtio(board.SlotScratch, func(s mmio.Slot) (*mmio.Device, error) { return blk.New(s, "scratch", cfg.Scratch) }),
 		virtio(board.SlotVsock, func(s mmio.Slot) (*mmio.Device, error) { return vsock.New(s, guestCID, m.devices.mux) }),
@@ -75,6 +76,15 @@ func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
 			return d.Device, nil
 		}),
 	)
+}
+
+// powerDevice returns the registers through which this board's guests switch
+// themselves off.
+func (m *Machine) powerDevice() bus.Device {
+	if m.board == &board.AMD64 {
+		return power.NewACPI(m.powerRequest)
+	}
+	return power.New(m.powerRequest)
 }
 
 func (d *devices) save(w *state.Writer) {

@@ -42,7 +42,7 @@ type Config struct {
 	VCPUs  int
 	// Memory, Root and Scratch are the machine's RAM and disks. New takes over
 	// Memory and Scratch, also when it fails; it retains Root.
-	Memory  *page.Overlay
+	Memory  page.Top // from the engine's NewMemory
 	Root    *page.Stack
 	Scratch *page.Overlay
 	// GenerationID is the VM generation ID; a fork has another than its source.
@@ -88,7 +88,8 @@ func (e Ending) String() string {
 // goroutine unless they say otherwise.
 type Machine struct {
 	space   *memory.Space
-	overlay *page.Overlay // RAM
+	board   *board.Map
+	overlay page.Top // RAM
 	scratch *page.Overlay
 	root    *page.Stack
 	vm      engine.VM
@@ -122,7 +123,10 @@ func New(cfg Config) (_ *Machine, err error) {
 			m.release()
 		}
 	}()
-	if m.space, err = memory.NewSpace(memory.Slot{Base: board.RAMBase, Pages: cfg.Memory}); err != nil {
+	if m.board, err = board.For(string(cfg.Engine.ISA())); err != nil {
+		return nil, err
+	}
+	if m.space, err = memory.NewSpace(memory.Slot{Base: m.board.RAMBase, Pages: cfg.Memory}); err != nil {
 		return nil, err
 	}
 	ec := engine.Config{
@@ -133,7 +137,7 @@ func New(cfg Config) (_ *Machine, err error) {
 		Console: cfg.Console,
 	}
 	if cfg.Boot != nil {
-		ec.Boot, err = load(m.space, cfg)
+		ec.Boot, err = load(m.board, m.space, cfg)
 	} else {
 		ec.State, err = m.parse(cfg.State)
 	}

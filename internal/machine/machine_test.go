@@ -112,7 +112,7 @@ func (l *lab) boot(program func(*rv.Asm)) (*machine.Machine, *page.Overlay) {
 	cfg := l.config()
 	cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
 	cfg.Boot = &machine.Boot{Kernel: kernel(program)}
-	return l.make(cfg), cfg.Memory
+	return l.make(cfg), cfg.Memory.(*page.Overlay)
 }
 
 func (l *lab) restore(f *machine.Frozen, id byte) (*machine.Machine, *page.Overlay) {
@@ -120,7 +120,7 @@ func (l *lab) restore(f *machine.Frozen, id byte) (*machine.Machine, *page.Overl
 	cfg := l.config()
 	cfg.Memory, cfg.Scratch = l.overlay(f.Memory, 0), l.overlay(f.Scratch, 0)
 	cfg.State, cfg.GenerationID = f.State, [16]byte{id}
-	return l.make(cfg), cfg.Memory
+	return l.make(cfg), cfg.Memory.(*page.Overlay)
 }
 
 func (l *lab) make(cfg machine.Config) *machine.Machine {

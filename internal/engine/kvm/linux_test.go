@@ -1,0 +1,115 @@
+//go:build linux && amd64
+
+package kvm_test
+
+import (
+	"bytes"
+	"fmt"
+
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/engine/kvm"
+	"github.com/forkd-dev/forkd/internal/hosttest"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// guest tells what it finds, in the kernel's log.
+func guest() {
+	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	cpus, _ := os.ReadFile("/sys/devices/system/cpu/online")
+	clock, _ := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	devices, _ := os.ReadDir("/sys/bus/acpi/devices")
+	var names []string
+	for _, d := range devices {
+		names = append(names, d.Name())
+	}
+	fmt.Fprintf(log, "guest: cpus %s, clock %s, devices %s\n",
+		strings.TrimSpace(string(cpus)), strings.TrimSpace(string(clock)), strings.Join(names, " "))
+}
+
+// screen is a console that can be read meanwhile.
+type screen struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestLinux boots Debian's kernel to its first process, which finds its processors,
+// its clock and the board's devices, and switches the machine off.
+func TestLinux(t *testing.T) {
+	hosttest.Need(t)
+	kernel, initrd, err := hosttest.Kernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := kvm.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	memory := newMemory(t, e, 512<<20)
+	var console screen
+	m, err := machine.New(machine.Config{
+		Engine: e, VCPUs: 2, Memory: memory, Root: page.NewStack(1), Scratch: page.NewOverlay(page.NewStack(1), page.NewArena(), 0),
+		Console: &console, Entropy: zeros{},
+		Boot: &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: "earlyprintk=ttyS0,keep panic=-1 mitigations=off random.trust_cpu=on"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.Done():
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("the guest does not end; its console:\n%s", console.String())
+	}
+	if end := m.Ending(); end.Err != nil || end.Exit != engine.Off {
+		t.Fatalf("the guest ended: %v; its console:\n%s", end, console.String())
+	}
+	want := "guest: cpus 0-1, clock kvm-clock, devices ACPI0013:00 FORK0001:00 LNRO0005:00 LNRO0005:01 LNRO0005:02 LNRO0005:03 LNRO0005:04 "
+	if !strings.Contains(console.String(), want) {
+		t.Errorf("the guest did not find what the board has; its console:\n%s", console.String())
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+func newMemory(t *testing.T, e engine.Engine, size int) page.Top {
+	t.Helper()
+	arena, err := e.NewArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := page.NewStack(page.Number(size / page.Size))
+	defer empty.Release()
+	m, err := e.NewMemory(empty, arena, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
