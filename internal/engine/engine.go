@@ -42,6 +42,9 @@ const (
 type Engine interface {
 	Name() string
 	ISA() ISA
+	// Features returns what guests are told that their processor can do; a machine
+	// that has been told so can only go on where all of it is there.
+	Features() []string
 	// NewArena returns an arena for the memory of machines that have it in common.
 	NewArena() (*page.Arena, error)
 	// NewMemory returns memory for a machine, over a stack to which it takes a
@@ -62,8 +65,8 @@ type Config struct {
 	// the other devices, which need the VM's lines, before the first Run.
 	Bus   *bus.Bus
 	VCPUs int
-	// Clock is the guest's monotonic time since it booted. It never goes back,
-	// and is safe to call from any goroutine.
+	// Clock is the guest's monotonic time since it booted, which its time counter
+	// shows. It never goes back, and is safe to call from any goroutine.
 	Clock func() time.Duration
 	// Console takes what the guest writes to its firmware's debug console.
 	Console io.Writer

@@ -34,6 +34,9 @@ type Files struct {
 	// Paths are files and directories of this host, which are in the same places
 	// in the emulated one. Relative ones are relative to the package.
 	Paths []string
+	// Prepare, if not nil, is called on this host before the tests run anywhere, and
+	// returns more such paths.
+	Prepare func(ctx context.Context) ([]string, error)
 	// MemoryMiB is the emulated host's memory; default 2048.
 	MemoryMiB int
 	// Guest, if not nil, is what the test program does as the first process of a
@@ -57,16 +60,40 @@ func Main(m *testing.M, files Files) {
 		initialize(files.Guest)
 	}
 	flag.Parse()
-	if opens() && hardware() && os.Getenv(forceEnv) == "" || listing() {
+	if listing() || os.Getenv(insideEnv) != "" {
 		os.Exit(m.Run())
 	}
-	status, err := emulate(files)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	status, err := start(ctx, m, files)
 	if err != nil {
 		// The tests that need KVM say why they are skipped; others run.
 		missing = err
 		status = m.Run()
 	}
 	os.Exit(status)
+}
+
+// start prepares the tests and runs them here or inside. An error means that they
+// cannot run.
+func start(ctx context.Context, m *testing.M, files Files) (status int, err error) {
+	real := opens() && hardware() && os.Getenv(forceEnv) == ""
+	if !real {
+		if _, err := exec.LookPath(emulator); err != nil {
+			return 0, errNoEmulator
+		}
+	}
+	if files.Prepare != nil {
+		more, err := files.Prepare(ctx)
+		if err != nil {
+			return 0, err
+		}
+		files.Paths = append(files.Paths, more...)
+	}
+	if real {
+		return m.Run(), nil
+	}
+	return emulate(ctx, files)
 }
 
 // Need skips a test on a host without KVM that cannot emulate one either.
@@ -96,17 +123,12 @@ func hardware() bool {
 // listing tells that go test only wants to know what there is.
 func listing() bool { return flag.Lookup("test.list").Value.String() != "" }
 
-// errNoEmulator is wrapped by errors about what an emulated host needs.
-var errNoEmulator = errors.New("qemu-system-x86_64 is not installed")
+const emulator = "qemu-system-x86_64"
+
+var errNoEmulator = errors.New(emulator + " is not installed")
 
 // emulate runs the tests inside.
-func emulate(files Files) (status int, err error) {
-	emulator, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		return 0, errNoEmulator
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
+func emulate(ctx context.Context, files Files) (status int, err error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return 0, err
@@ -124,7 +146,7 @@ func emulate(files Files) (status int, err error) {
 	if err := writeInitrd(initrd, h, files); err != nil {
 		return 0, fmt.Errorf("packing the tests: %w", err)
 	}
-	return run(ctx, emulator, h, initrd, work, files)
+	return run(ctx, h, initrd, work, files)
 }
 
 // cacheDir is where kernels are kept.
@@ -159,6 +181,9 @@ func arguments() (args []string) {
 	return append(args, flag.Args()...)
 }
 
+// insideEnv tells the tests that they run where they should.
+const insideEnv = "FORKD_TEST_INSIDE"
+
 // environment returns the variables that the tests inside get.
 func environment() (env []string) {
 	for _, kv := range os.Environ() {
@@ -166,5 +191,5 @@ func environment() (env []string) {
 			env = append(env, kv)
 		}
 	}
-	return append(env, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TMPDIR=/tmp")
+	return append(env, insideEnv+"=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TMPDIR=/tmp")
 }

@@ -20,7 +20,7 @@ const statusLine = "hosttest: exit status "
 
 // run boots the host, copies what the tests write, and returns their exit status.
 // An error means that the host did not get as far.
-func run(ctx context.Context, emulator string, h *host, initrd, work string, files Files) (status int, err error) {
+func run(ctx context.Context, h *host, initrd, work string, files Files) (status int, err error) {
 	console := filepath.Join(work, "console")
 	q := exec.CommandContext(ctx, emulator,
 		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-pku,-la57", "-smp", "1",

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,8 @@ type Options struct {
 	Home     string   // where images and downloads are kept
 	Mirror   string   // base URL of a Debian mirror; when empty, see debian.FindMirror
 	Packages []string // Debian packages to add to the default set
-	Agent    []byte   // the guest agent, a riscv64 ELF program
+	Arch     string   // of the guest, as Debian names it; default riscv64
+	Agent    []byte   // the guest agent, an ELF program for that
 	// Refresh asks the mirror for newer packages even when there is an image for
 	// the same options.
 	Refresh bool
@@ -33,12 +35,19 @@ type Options struct {
 	Progress func(Progress)
 }
 
-// What the default image is made from.
-const (
-	suite         = "trixie"
-	arch          = "riscv64"
-	kernelPackage = "linux-image-riscv64" // depends on the current kernel's package
-)
+// suite is the release that images are made from.
+const suite = "trixie"
+
+// architecture is what differs between guests of one and another.
+type architecture struct {
+	kernel  string // package that depends on the current kernel's
+	modules []kernel.Want
+}
+
+var architectures = map[string]architecture{
+	"riscv64": {"linux-image-riscv64", slices.Concat(guestModules, []kernel.Want{{Name: "rtc_goldfish"}})},
+	"amd64":   {"linux-image-cloud-amd64", guestModules},
+}
 
 // basePackages are what an agent expects to find, beside what Debian calls
 // essential. Those that can stand for a virtual package come first.
@@ -57,7 +66,7 @@ var guestModules = []kernel.Want{
 	{Name: "rng_core"}, {Name: "virtio_rng"},
 	{Name: "vmw_vsock_virtio_transport"},
 	{Name: "erofs"}, {Name: "ext4"}, {Name: "overlay"},
-	{Name: "vmgenid"}, {Name: "rtc_goldfish"},
+	{Name: "vmgenid"},
 }
 
 var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
@@ -69,6 +78,11 @@ const maxPackages = 1000 // in Options.Packages
 // and leaves nothing but whole downloads behind. At most one Build runs at a
 // time under one home; others wait.
 func Build(ctx context.Context, o Options) (*Image, error) {
+	o.Arch = cmp.Or(o.Arch, "riscv64")
+	arch, ok := architectures[o.Arch]
+	if !ok {
+		return nil, fmt.Errorf("there are no images for %q", o.Arch)
+	}
 	keys, err := debian.ArchiveKeys()
 	if err != nil {
 		return nil, err
@@ -80,7 +94,8 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 			return debian.FindMirror(o.Mirror, os.Getenv, os.DirFS("/etc/apt"))
 		},
 		base:    basePackages,
-		modules: guestModules,
+		kernel:  arch.kernel,
+		modules: arch.modules,
 		now:     time.Now,
 	}
 	return b.build(ctx)
@@ -92,6 +107,7 @@ type builder struct {
 	client  debian.Client
 	mirror  func() (string, error)
 	base    []string
+	kernel  string
 	modules []kernel.Want
 	now     func() time.Time
 
@@ -215,17 +231,17 @@ func (b *builder) plan(ctx context.Context) (*plan, error) {
 	}
 	b.client.Mirror = mirror
 	p := &plan{}
-	if p.index, err = b.client.Index(ctx, suite, arch); err != nil {
+	if p.index, err = b.client.Index(ctx, suite, b.Arch); err != nil {
 		return nil, err
 	}
 	names := slices.Concat(b.base, b.extra(), p.index.Essential())
 	if p.packages, err = p.index.Resolve(names); err != nil {
 		return nil, err
 	}
-	if p.kernel, err = p.index.Kernel(kernelPackage); err != nil {
+	if p.kernel, err = p.index.Kernel(b.kernel); err != nil {
 		return nil, err
 	}
-	p.base = baseKey(p, b.modules)
+	p.base = baseKey(b.Arch, p, b.modules)
 	p.key = imageKey(p.base, b.Agent)
 	return p, nil
 }

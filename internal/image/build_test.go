@@ -57,7 +57,7 @@ func newWorld(t testing.TB) *world {
 
 // builder returns what Build would use, with the test's archive for Debian's.
 func (w *world) builder(o Options) *builder {
-	o.Home = w.home
+	o.Home, o.Arch = w.home, "riscv64"
 	if o.Agent == nil {
 		o.Agent = []byte("agent 1")
 	}
@@ -66,6 +66,7 @@ func (w *world) builder(o Options) *builder {
 		client:  debian.Client{Dir: cacheDir(w.home), Keys: w.archive.Keys},
 		mirror:  func() (string, error) { return w.archive.URL, nil },
 		base:    []string{"hello"},
+		kernel:  architectures["riscv64"].kernel,
 		modules: []kernel.Want{{Name: "virtio"}, {Name: "erofs"}},
 		now:     time.Now,
 	}
@@ -142,7 +143,7 @@ func checkRootfs(t *testing.T, img *Image) {
 	}
 	for name, want := range map[string]string{
 		"usr/bin/hello": "#!/bin/sh\n", "usr/lib/libhello.so": strings.Repeat("l", 10000),
-		"etc/passwd": "root:*:0:0::/root:/bin/sh\n", "etc/hostname": "forkd\n",
+		"etc/passwd": "root:*:0:0::/root:/bin/sh\nuser:*:1000:1000::/home/user:/bin/bash\n", "etc/hostname": "forkd\n",
 	} {
 		if got, err := fs.ReadFile(root, name); err != nil || string(got) != want {
 			t.Errorf("%s is %.40q, %v", name, got, err)

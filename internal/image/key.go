@@ -11,7 +11,7 @@ import (
 
 // recipeVersion changes whenever the same packages give other files: after a
 // change to the fix-ups, to what is left out, or to how files are written.
-const recipeVersion = 1
+const recipeVersion = 2
 
 // digest returns the first half of the SHA-256 of v as JSON, in hex. JSON keeps
 // apart what concatenation would run together.
@@ -32,7 +32,7 @@ func sumOf(data []byte) string {
 // request identifies the options of a build, without knowing what the mirror
 // has.
 func (b *builder) request() string {
-	return digest([]any{"request", formatVersion, recipeVersion, suite, arch, b.base, b.modules, b.extra(), sumOf(b.Agent)})
+	return digest([]any{"request", formatVersion, recipeVersion, suite, b.Arch, b.base, b.modules, b.extra(), sumOf(b.Agent)})
 }
 
 // extra returns the packages to add to the default set, so that neither order
@@ -43,7 +43,7 @@ func (b *builder) extra() []string {
 }
 
 // baseKey identifies kernel, modules and root file system.
-func baseKey(p *plan, modules []kernel.Want) string {
+func baseKey(arch string, p *plan, modules []kernel.Want) string {
 	return digest([]any{"base", formatVersion, recipeVersion, suite, arch, packageList(p), modules})
 }
 

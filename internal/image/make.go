@@ -28,7 +28,7 @@ func (b *builder) make(ctx context.Context, p *plan) (img *Image, err error) {
 	defer os.RemoveAll(dir) // of no effect once the directory has its final name
 	m := &Manifest{
 		Format: formatVersion, Key: p.key, Base: p.base, Request: b.request(),
-		Arch: arch, Suite: suite, Release: p.index.Version, IndexDate: p.index.Date,
+		Arch: b.Arch, Suite: suite, Release: p.index.Version, IndexDate: p.index.Date,
 		Packages: packageList(p), AgentSum: sumOf(b.Agent), Files: map[string]Record{},
 		Created: b.now().UTC(),
 	}

@@ -30,10 +30,10 @@ func TestDebianMirror(t *testing.T) {
 	}
 	home := t.TempDir()
 	b := &builder{
-		Options: Options{Home: home, Agent: []byte("agent")},
+		Options: Options{Home: home, Arch: "riscv64", Agent: []byte("agent")},
 		client:  debian.Client{Dir: cacheDir(home), Keys: keys},
 		mirror:  func() (string, error) { return mirror, nil },
-		base:    basePackages, modules: guestModules, now: time.Now,
+		base:    basePackages, kernel: architectures["riscv64"].kernel, modules: guestModules, now: time.Now,
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

@@ -89,17 +89,38 @@ func (a *Arena) place(p uintptr) (offset int64, ok bool) {
 func (a *Arena) Alloc() (*Page, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.free) == 0 {
-		c, err := a.take()
-		if err != nil {
-			return nil, err
-		}
-		a.push(c)
+	if err := a.have(1); err != nil {
+		return nil, err
 	}
 	p := a.free[len(a.free)-1]
 	a.free = a.free[:len(a.free)-1]
 	a.inUse++
 	return p, nil
+}
+
+// allocAll is Alloc for n pages, or none.
+func (a *Arena) allocAll(n int) ([]*Page, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.have(n); err != nil {
+		return nil, err
+	}
+	pages := slices.Clone(a.free[len(a.free)-n:])
+	a.free = a.free[:len(a.free)-n]
+	a.inUse += n
+	return pages, nil
+}
+
+// have sees to it that n pages are free. The caller holds a.mu.
+func (a *Arena) have(n int) error {
+	for len(a.free) < n {
+		c, err := a.take()
+		if err != nil {
+			return err
+		}
+		a.push(c)
+	}
+	return nil
 }
 
 // Free gives pages back. The caller must hold no other reference to them.

@@ -18,7 +18,7 @@ func Guard(f func() error) (err error) {
 			error
 			Addr() uintptr
 		}:
-			err = fmt.Errorf("%w: reading a mapped page: %w", ErrCorrupt, r)
+			err = fmt.Errorf("%w: reading a mapped page at %#x: %w", ErrCorrupt, r.Addr(), r)
 		case *AllocError:
 			err = r
 		default:

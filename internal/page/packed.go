@@ -2,6 +2,7 @@ package page
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 )
 
@@ -81,36 +82,51 @@ func (p *packed) apply(i int, page *Page) {
 // appendDifference appends the runs of words in which page differs from below.
 // It may stop when it has appended more than maxRecord bytes.
 func appendDifference(out []byte, page, below *Page) []byte {
+	var set [pageWords / 64]uint64
+	if !differences(words(page), words(below), &set) {
+		return out
+	}
 	most := len(out) + maxRecord
-	for w := nextDifference(page, below, 0); w < pageWords && len(out) <= most; {
+	for w := next(&set, 0); w < pageWords && len(out) <= most; {
 		end := w + 1 // behind the last word of the run
-		next := nextDifference(page, below, end)
-		for next < pageWords && next-end <= maxRunGap {
-			end = next + 1
-			next = nextDifference(page, below, end)
+		after := next(&set, end)
+		for after < pageWords && after-end <= maxRunGap {
+			end = after + 1
+			after = next(&set, end)
 		}
 		out = binary.LittleEndian.AppendUint16(out, uint16(w))
 		out = binary.LittleEndian.AppendUint16(out, uint16(end-w))
 		out = append(out, page[w*wordSize:end*wordSize]...)
-		w = next
+		w = after
 	}
 	return out
 }
 
-// nextDifference returns the first word from w on in which the pages differ,
-// or pageWords.
-func nextDifference(page, below *Page, w int) int {
-	const block = 16 // words compared at a time
-	for w < pageWords {
-		at := w * wordSize
-		if w%block == 0 && [block * wordSize]byte(page[at:]) == [block * wordSize]byte(below[at:]) {
-			w += block
+// differences sets the bits of the words in which the pages differ, and tells
+// whether there are any.
+func differences(page, below *[pageWords]uint64, set *[pageWords / 64]uint64) (any bool) {
+	const line = 8 // words looked at together; most are equal
+	for w := 0; w < pageWords; w += line {
+		p, q := (*[line]uint64)(page[w:]), (*[line]uint64)(below[w:])
+		if (p[0]^q[0])|(p[1]^q[1])|(p[2]^q[2])|(p[3]^q[3])|(p[4]^q[4])|(p[5]^q[5])|(p[6]^q[6])|(p[7]^q[7]) == 0 {
 			continue
 		}
-		if binary.LittleEndian.Uint64(page[at:]) != binary.LittleEndian.Uint64(below[at:]) {
-			return w
+		for i := range line {
+			if p[i] != q[i] {
+				set[w/64] |= 1 << (w%64 + i)
+			}
 		}
-		w++
+		any = true
+	}
+	return any
+}
+
+// next returns the first member of a set from w on, or pageWords.
+func next(set *[pageWords / 64]uint64, w int) int {
+	for ; w < pageWords; w = (w | 63) + 1 {
+		if rest := set[w/64] >> (w % 64); rest != 0 {
+			return w + bits.TrailingZeros64(rest)
+		}
 	}
 	return pageWords
 }

@@ -193,6 +193,36 @@ func TestClosedOverlayHoldsNothing(t *testing.T) {
 }
 
 // BenchmarkPack is a child after its first eval: 500 pages, few words changed.
+// TestDifference packs pages that differ from those below in words of all kinds of
+// places, to and from all kinds of values.
+func TestDifference(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		var below Page
+		for i := range below {
+			below[i] = byte(r.IntN(3))
+		}
+		want := below
+		for range r.IntN(12) {
+			at, n := r.IntN(Size), 1+r.IntN(40)
+			for i := at; i < min(at+n, Size); i++ {
+				want[i] = byte(r.IntN(3))
+			}
+		}
+		p := new(packed)
+		if !p.add(7, &want, &below) {
+			t.Fatal("a page that differs in a few words is not worth packing")
+		}
+		got := below
+		if _, ok := p.find(7); ok {
+			p.apply(0, &got)
+		}
+		if got != want {
+			t.Fatal("unpacking does not undo packing")
+		}
+	}
+}
+
 func BenchmarkPack(b *testing.B) {
 	const pages = 500
 	rng := rand.New(rand.NewPCG(1, 2))

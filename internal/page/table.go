@@ -16,6 +16,7 @@ type table struct {
 type slot struct {
 	number Number
 	large  bool  // not worth packing, as long as nobody writes to it
+	ahead  bool  // there because of Overlay.Ahead
 	page   *Page // nil: empty
 }
 
@@ -67,9 +68,22 @@ func (t *table) insert(s slot) {
 	t.slots[i] = s
 }
 
-func (t *table) grow() {
+func (t *table) grow() { t.resize(max(16, 2*len(t.slots))) }
+
+// reserve makes room for n more.
+func (t *table) reserve(n int) {
+	size := max(16, len(t.slots))
+	for 4*(t.used+n) > 3*size {
+		size *= 2
+	}
+	if size > len(t.slots) {
+		t.resize(size)
+	}
+}
+
+func (t *table) resize(size int) {
 	old := t.slots
-	t.slots = make([]slot, max(16, 2*len(old)))
+	t.slots = make([]slot, size)
 	for _, s := range old {
 		if s.page != nil {
 			t.insert(s)

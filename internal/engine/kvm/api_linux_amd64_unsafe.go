@@ -52,6 +52,7 @@ const (
 	setVCPUEvents request = 0x4040aea0
 	getDebugRegs  request = 0x8080aea1
 	setDebugRegs  request = 0x4080aea2
+	getTSCKHz     request = 0xaea3
 	getXSave      request = 0x9000aea4
 	setXSave      request = 0x5000aea5
 	getXCRs       request = 0x8188aea6

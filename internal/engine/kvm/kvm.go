@@ -14,7 +14,8 @@
 // ignore, after a flag that keeps it from entering again: so no such request is lost.
 //
 // The guest's time stands still until the first Run of a vCPU of the machine, and
-// passes from then on.
+// passes from then on. Its time stamp counter shows it: a leaf of CPUID tells how many
+// ticks a second has.
 //
 // Lock order: vm.devices, then the locks of devices; vm.postMu is a leaf.
 package kvm
@@ -43,6 +44,7 @@ type Engine struct {
 	fd      int
 	runSize int // bytes that a vCPU shares with the kernel
 	cpuid   []cpuidEntry
+	tscKHz  uint64   // of time stamp counters
 	msrs    []uint32 // that are part of a vCPU's state
 }
 
@@ -84,7 +86,10 @@ func (e *Engine) look() (err error) {
 	if e.runSize, err = call(e.fd, getVCPUMmapSize, 0); err != nil || e.runSize < os.Getpagesize() {
 		return fmt.Errorf("vCPUs share %d bytes with the kernel: %w", e.runSize, err)
 	}
-	if e.cpuid, err = supportedCPUID(e.fd); err != nil {
+	if e.tscKHz, err = tscKHz(e.fd); err != nil {
+		return err
+	}
+	if e.cpuid, err = supportedCPUID(e.fd, e.tscKHz); err != nil {
 		return err
 	}
 	e.msrs, err = stateMSRs(e.fd)
@@ -99,6 +104,10 @@ func (e *Engine) Name() string { return "kvm" }
 
 // ISA returns engine.AMD64.
 func (e *Engine) ISA() engine.ISA { return engine.AMD64 }
+
+// Features implements engine.Engine: a name for each bit that is set in the leaves of
+// CPUID which stand for instructions and registers, such as "cpuid.7.0.ebx.5".
+func (e *Engine) Features() []string { return features(e.cpuid) }
 
 // NewArena implements engine.Engine.
 func (e *Engine) NewArena() (*page.Arena, error) { return page.NewSharedArena() }

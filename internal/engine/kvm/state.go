@@ -4,6 +4,7 @@ package kvm
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/forkd-dev/forkd/internal/engine"
@@ -30,9 +31,10 @@ const (
 	timerCount = 0x390
 )
 
-// frozen is the time of a machine that has not run yet since it was restored.
+// frozen is what passes with time in a machine that has not run yet since it was
+// restored.
 type frozen struct {
-	clock clockData
+	clock uint64    // nanoseconds
 	tsc   []uint64  // by vCPU
 	count [][4]byte // of the local APICs' timers, by vCPU
 }
@@ -224,10 +226,12 @@ func (m *vm) save(w *state.Writer) error {
 		clear(pit[24*channel+16:][:8])
 	}
 	e.Bytes(pit[:])
-	var clock clockData
 	if f := m.frozen.Load(); f != nil {
-		clock = f.clock
-	} else if err := give(m.fd, getClock, &clock); err != nil {
+		e.U64(f.clock)
+		return nil
+	}
+	var clock clockData
+	if err := give(m.fd, getClock, &clock); err != nil {
 		return err
 	}
 	e.U64(clock.clock)
@@ -257,7 +261,7 @@ func (m *vm) restore(r *state.Reader) error {
 	if copy(pit[:], d.Bytes()) != len(pit) {
 		d.Fail("the timer has another size")
 	}
-	f.clock.clock = d.U64()
+	f.clock = d.U64()
 	if err := d.Done(); err != nil {
 		return err
 	}
@@ -273,23 +277,29 @@ func (m *vm) restore(r *state.Reader) error {
 	return nil
 }
 
-// start lets the machine's time go on, before the first Run since it was restored.
+// start sets the machine's clocks by its time, before the first Run.
 func (m *vm) start() error {
-	m.startOnce.Do(func() { m.startErr = m.thaw() })
+	m.startOnce.Do(func() { m.startErr = m.setClocks() })
 	return m.startErr
 }
 
-func (m *vm) thaw() error {
+// setClocks sets KVM's clock and the time stamp counters. Neither goes back behind
+// what the guest has seen, should the host's clocks have drifted apart.
+func (m *vm) setClocks() error {
 	f := m.frozen.Swap(nil)
 	if f == nil {
-		return nil
+		f = &frozen{tsc: make([]uint64, len(m.vcpus))}
 	}
-	if err := give(m.fd, setClock, &f.clock); err != nil {
+	now := uint64(m.clock())
+	clock := clockData{clock: max(now, f.clock)}
+	if err := give(m.fd, setClock, &clock); err != nil {
 		return fmt.Errorf("setting the guest's clock: %w", err)
 	}
+	high, low := bits.Mul64(now, m.tscKHz)
+	ticks, _ := bits.Div64(high, low, 1e6) // of so many nanoseconds; a guest does not live for centuries
 	for i, v := range m.vcpus {
 		t := msrTable{n: 1}
-		t.entries[0] = msr{index: msrTSC, data: f.tsc[i]}
+		t.entries[0] = msr{index: msrTSC, data: max(ticks, f.tsc[i])}
 		if _, err := count(v.fd, setMSRs, &t); err != nil {
 			return fmt.Errorf("setting the time stamp counter of vCPU %d: %w", i, err)
 		}

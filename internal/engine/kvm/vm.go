@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,9 @@ type vm struct {
 	bus     *bus.Bus
 	console io.Writer
 	msrs    []uint32 // that are part of a vCPU's state
-	vcpus   []*vcpu  // immutable
+	clock   func() time.Duration
+	tscKHz  uint64
+	vcpus   []*vcpu // immutable
 	lines   [pins]line
 
 	startOnce sync.Once              // the first Run
@@ -50,7 +53,7 @@ type vm struct {
 }
 
 func newVM(e *Engine, cfg engine.Config) (m *vm, err error) {
-	m = &vm{memory: cfg.Memory, bus: cfg.Bus, console: cfg.Console, msrs: e.msrs}
+	m = &vm{memory: cfg.Memory, bus: cfg.Bus, console: cfg.Console, msrs: e.msrs, clock: cfg.Clock, tscKHz: e.tscKHz}
 	if m.fd, err = call(e.fd, createVM, 0); err != nil {
 		return nil, fmt.Errorf("creating a VM: %w", err)
 	}

@@ -61,7 +61,8 @@ func newGuest(t testing.TB, cfg machine.Config, begin func(engine.Config) *side)
 func (g *guest) Name() string    { return "lockstep" }
 func (g *guest) ISA() engine.ISA { return engine.RISCV64 }
 
-// NewArena and NewMemory implement engine.Engine.
+// Features, NewArena and NewMemory implement engine.Engine.
+func (g *guest) Features() []string             { return nil }
 func (g *guest) NewArena() (*page.Arena, error) { return page.NewArena(), nil }
 func (g *guest) NewMemory(base *page.Stack, arena *page.Arena, quota int) (page.Top, error) {
 	return page.NewOverlay(base, arena, quota), nil

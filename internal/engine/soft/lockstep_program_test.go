@@ -22,29 +22,79 @@ type bare struct {
 	limit      uint64 // instructions after which it has run for long enough; 0: there is none
 	slice      int    // greatest length of a slice
 	seed       uint64 // of how it is cut into slices
+	taught     bool   // the second machine knows from another what it will need
 }
 
 // start makes the machines.
 func (b *bare) start(t testing.TB) (*lockstep, func() (bool, error)) {
 	l := newLockstep(b.seed, b.slice)
+	stack := b.stack(t)
 	for i := range l.sides {
-		stack := page.NewStack(page.Number(b.size / page.Size))
-		overlay := page.NewOverlay(stack, lockstepArena, 0)
-		stack.Release()
-		t.Cleanup(overlay.Close)
-		mem, err := memory.NewSpace(memory.Slot{Base: b.base, Pages: overlay})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := newSide(i<<20, mem, func() uint64 { return l.ticks })
+		s := newSide(i<<20, b.memory(t, stack), func() uint64 { return l.ticks })
 		if err := s.tap(riscvtest.DeviceBase, riscvtest.DeviceSize, new(echo)); err != nil {
 			t.Fatal(err)
 		}
-		b.load(mem, s.hart)
+		b.load(b.memory(t, stack), s.hart) // again, for the hart
 		l.sides[i] = s
 	}
 	l.attach()
+	if s := l.sides[1]; b.taught {
+		b.teach(t, s.cache, stack)
+		// There is nothing to know of one without page tables.
+		if set, _ := s.cache.Workset(stack); set != nil {
+			s.cpu.LookAhead(s.Memory, set)
+			l.ahead = len(s.Memory.Written())
+		}
+	}
 	return l, func() (bool, error) { return b.next(l) }
+}
+
+// stack returns the memory that the machines begin with.
+func (b *bare) stack(t testing.TB) *page.Stack {
+	empty := page.NewStack(page.Number(b.size / page.Size))
+	defer empty.Release()
+	overlay := page.NewOverlay(empty, lockstepArena, 0)
+	defer overlay.Close()
+	mem, err := memory.NewSpace(memory.Slot{Base: b.base, Pages: overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.load(mem, hart.New(0, nil))
+	stack := overlay.Seal()
+	t.Cleanup(stack.Release)
+	return stack
+}
+
+// memory returns memory over a stack.
+func (b *bare) memory(t testing.TB, stack *page.Stack) *memory.Space {
+	overlay := page.NewOverlay(stack, lockstepArena, 0)
+	t.Cleanup(overlay.Close)
+	mem, err := memory.NewSpace(memory.Slot{Base: b.base, Pages: overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mem
+}
+
+// teach has a machine over the stack execute a while, and cache learn from it.
+func (b *bare) teach(t testing.TB, cache *interp.Cache, stack *page.Stack) {
+	mem := b.memory(t, stack)
+	if mem.Untouched() != stack {
+		t.Fatal("a fresh machine's memory is not known to be that of the stack")
+	}
+	s := newSideOf(cache, mem, func() uint64 { return 0 })
+	if err := s.tap(riscvtest.DeviceBase, riscvtest.DeviceSize, new(echo)); err != nil {
+		t.Fatal(err)
+	}
+	b.load(b.memory(t, stack), s.hart)
+	if _, wanted := cache.Workset(stack); !wanted {
+		t.Fatal("nobody wants to know")
+	}
+	touches := interp.Touches()
+	s.cpu.Attach(&s.Machine, s.hart)
+	s.cpu.Record(&touches)
+	s.cpu.Run(b.slice)
+	cache.Learn(stack, mem, touches)
 }
 
 // next executes a slice.
@@ -157,6 +207,7 @@ func TestLockstepTraps(t *testing.T) {
 	if testing.Short() {
 		programs = 20
 	}
+	ahead := 0
 	for seed := range programs {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 13))
@@ -164,9 +215,17 @@ func TestLockstepTraps(t *testing.T) {
 			for i := range code {
 				code[i] = byte(rng.Uint32())
 			}
-			privileged(riscvtest.Trapping, riscvtest.Instructions(code), seed, 30_000).run(t)
-			privileged(riscvtest.Hostile, riscvtest.Instructions(code), seed, 3_000).run(t)
+			for _, taught := range []bool{false, true} {
+				trapping := privileged(riscvtest.Trapping, riscvtest.Instructions(code), seed, 30_000)
+				hostile := privileged(riscvtest.Hostile, riscvtest.Instructions(code), seed, 3_000)
+				trapping.taught, hostile.taught = taught, taught
+				ahead += trapping.run(t).ahead
+				ahead += hostile.run(t).ahead
+			}
 		})
+	}
+	if ahead == 0 {
+		t.Error("no machine has learned anything from another")
 	}
 }
 
@@ -195,6 +254,7 @@ func FuzzLockstep(f *testing.F) {
 		case 3:
 			program = unprivileged(t, fromBytes(b, seed), seed, func(c *riscvtest.Coder) { c.Straight(100) })
 		}
+		program.taught = kind/4%2 == 1
 		program.run(t)
 	})
 }

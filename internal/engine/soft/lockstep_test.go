@@ -42,6 +42,7 @@ type side struct {
 	bus      *bus.Bus
 	hart     *hart.Hart
 	cpu      *interp.CPU
+	cache    *interp.Cache
 	code     *jit.Cache                    // nil: the reference
 	run      func(budget int) interp.Event // the CPU's, unless a test spoils it
 	event    interp.Event
@@ -71,14 +72,21 @@ func newSide(codeBytes int, mem *memory.Space, time func() uint64) *side {
 	if codeBytes > 0 {
 		code = jit.NewCache(codeBytes)
 	}
+	s := newSideOf(interp.NewCache(4096, code), mem, time)
+	s.code = code
+	return s
+}
+
+// newSideOf is newSide with a cache.
+func newSideOf(cache *interp.Cache, mem *memory.Space, time func() uint64) *side {
 	cpu := new(interp.CPU)
 	devices := new(bus.Bus)
 	s := &side{
-		Machine: interp.Machine{Memory: mem, Bus: devices, Codes: interp.NewCodes(mem, interp.NewCache(4096, code))},
+		Machine: interp.Machine{Memory: mem, Bus: devices, Codes: interp.NewCodes(mem, cache)},
 		bus:     devices,
 		hart:    hart.New(0, time),
 		cpu:     cpu,
-		code:    code,
+		cache:   cache,
 		run:     cpu.Run,
 	}
 	s.hart.Power = hart.Started
@@ -117,6 +125,7 @@ type lockstep struct {
 	slice int // greatest length of a slice
 	steps int
 	same  uint64 // instructions retired when all pages were compared last
+	ahead int    // pages that the second machine has had copied before it began
 
 	// For looking closer: from where on pages are compared after every slice, from
 	// where on slices are short, and a slice of a given length that is traced.

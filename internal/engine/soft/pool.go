@@ -24,7 +24,7 @@ type pool struct {
 }
 
 // perProcessor is how many contexts there are at most for each processor.
-const perProcessor = 8
+const perProcessor = 6
 
 // lent is a context and the vCPU that it is attached to, if any.
 type lent struct {

@@ -19,7 +19,7 @@
 // to start come to it through atomics.
 //
 // A vCPU that waits for an interrupt is a goroutine blocked in a channel
-// receive. It holds no execution context (caches of some 200 KiB): those belong
+// receive. It holds no execution context (caches of some 400 KiB): those belong
 // to the Engine, are few, and are lent while guest code executes.
 //
 // Lock order: vm.devices, then vm.world for writing, then the locks of devices,
@@ -32,6 +32,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/page"
@@ -100,6 +101,9 @@ func (e *Engine) Name() string { return "soft" }
 
 // ISA returns engine.RISCV64.
 func (e *Engine) ISA() engine.ISA { return engine.RISCV64 }
+
+// Features returns the extensions that the board's device tree lists.
+func (e *Engine) Features() []string { return board.Extensions() }
 
 // NewArena implements engine.Engine.
 func (e *Engine) NewArena() (*page.Arena, error) { return page.NewArena(), nil }

@@ -37,7 +37,9 @@ type vcpu struct {
 	view    *memory.View   // executing while it holds vm.world for reading
 	timer   *time.Timer    // of the goroutine in Run
 
-	restarted bool // the hart is not as its context knows it; of the goroutine in Run
+	begun     bool    // it has run; of the goroutine in Run
+	lesson    *lesson // nil: there is none under way; of the goroutine in Run
+	restarted bool    // the hart is not as its context knows it; of the goroutine in Run
 
 	attention atomic.Bool   // somebody has something for it: end the slice
 	wake      chan struct{} // a token: likewise
@@ -93,8 +95,10 @@ func (v *vcpu) Counters() engine.Counters {
 func (v *vcpu) Run() (exit engine.Exit, err error) {
 	defer recoverAlloc(&err)
 	v.vm.begin()
+	v.first()
 	for {
 		if v.kicked.Swap(false) {
+			v.endLesson(many)
 			return engine.Kicked, nil
 		}
 		deadline, idle := v.prepare()
@@ -200,14 +204,14 @@ func (v *vcpu) execute() (sbi.Outcome, error) {
 	defer func() { m.engine.pool.put(context) }()
 	defer v.leave()
 	if context.owner != v || v.restarted {
-		context.cpu.Attach(&v.machine, v.hart)
-		context.owner, v.restarted = v, false
+		v.attach(&context)
 	}
 	for n := 1; ; n++ {
 		spins, out, err := v.slice(context.cpu)
 		if out != sbi.Continue || err != nil {
 			return out, err
 		}
+		v.endLesson(enough)
 		if v.hart.Power != hart.Started || v.kicked.Load() || (n >= share || spins) && m.engine.pool.wanted.Load() {
 			return sbi.Continue, nil
 		}
@@ -216,6 +220,15 @@ func (v *vcpu) execute() (sbi.Outcome, error) {
 			// scheduler would take one away from here.
 			runtime.Gosched()
 		}
+	}
+}
+
+// attach makes a context serve v.
+func (v *vcpu) attach(context *lent) {
+	context.cpu.Attach(&v.machine, v.hart)
+	context.owner, v.restarted = v, false
+	if v.lesson != nil {
+		context.cpu.Record(&v.lesson.touches)
 	}
 }
 

@@ -228,6 +228,7 @@ func (m *vm) Save(w *state.Writer) {
 // Close implements engine.VM.
 func (m *vm) Close() error {
 	for _, v := range m.vcpus {
+		v.giveUp()
 		m.engine.pool.forget(v)
 	}
 	m.codes.Forget()

@@ -18,6 +18,8 @@
 //   - /etc/passwd and /etc/group from base-passwd's master copies, /etc/shadow
 //     and /etc/gshadow with every password locked, /root mode 0700 with the
 //     skeleton's dot files, /etc/shells;
+//   - an ordinary account "user", number 1000, with /home/user and the skeleton's
+//     dot files;
 //   - /etc/nsswitch.conf, /etc/profile and the other files that base-files,
 //     libc-bin and libpam-runtime keep as templates; /etc/pam.d/common-*;
 //   - /etc/hosts, /etc/hostname, an empty /etc/resolv.conf and /etc/machine-id

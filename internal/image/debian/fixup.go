@@ -28,6 +28,7 @@ func Fixup(tree *rootfs.Tree, installed []Installed, now time.Time) error {
 	f.mergeUsr()
 	f.directories()
 	f.accounts()
+	f.home()
 	f.templates()
 	f.network()
 	f.pam()
@@ -138,11 +139,18 @@ func (f *fixer) directories() {
 	}
 }
 
-// accounts makes the user and group files. Every account but root's comes from
-// the distribution; all passwords are locked.
+// The ordinary account that every image has, for work that needs no root.
+const (
+	userName = "user"
+	userID   = 1000 // its group has the same number
+	userHome = "home/" + userName
+)
+
+// accounts makes the user and group files. The accounts come from the
+// distribution, and there is one more; all passwords are locked.
 func (f *fixer) accounts() {
-	f.copyFrom("usr/share/base-passwd/passwd.master", "etc/passwd")
-	f.copyFrom("usr/share/base-passwd/group.master", "etc/group")
+	f.extend("usr/share/base-passwd/passwd.master", "etc/passwd", fmt.Sprintf("%s:*:%d:%d::/%s:/bin/bash\n", userName, userID, userID, userHome))
+	f.extend("usr/share/base-passwd/group.master", "etc/group", fmt.Sprintf("%s:*:%d:\n", userName, userID))
 	if passwd, ok := f.read("etc/passwd"); ok {
 		f.shadow("etc/shadow", passwd, "%s:*:19000:0:99999:7:::\n")
 	}
@@ -152,6 +160,33 @@ func (f *fixer) accounts() {
 	f.file("etc/subuid", "")
 	f.file("etc/subgid", "")
 	f.copyFrom("usr/share/debianutils/shells", "etc/shells")
+}
+
+// extend is copyFrom with a line more.
+func (f *fixer) extend(template, name, line string) {
+	if text, ok := f.read(template); ok {
+		f.file(name, string(text)+line)
+	}
+}
+
+// home makes the home directory of the ordinary account with what new accounts
+// get.
+func (f *fixer) home() {
+	if f.err != nil {
+		return
+	}
+	home := rootfs.Dir(0o755)
+	home.UID, home.GID, home.ModTime = userID, userID, f.now
+	if f.err = f.tree.Add(userHome, home); f.err != nil {
+		return
+	}
+	for _, name := range []string{".bash_logout", ".bashrc", ".profile"} {
+		if text, ok := f.read("etc/skel/" + name); ok {
+			node := rootfs.Bytes(0o644, text)
+			node.UID, node.GID = userID, userID
+			f.add(userHome+"/"+name, node)
+		}
+	}
 }
 
 func (f *fixer) shadow(name string, accounts []byte, format string) {

@@ -24,6 +24,7 @@ func TestFixup(t *testing.T) {
 		file("usr/share/ca-certificates/mozilla/A.crt", "-A-"),
 		file("usr/share/ca-certificates/mozilla/readme.txt", "no"),
 		file("usr/bin/pip3", ""),
+		file("etc/skel/.profile", "skeleton\n"),
 		file("lib/before-merge", ""),
 		file("etc/hosts", "own\n"),
 		debiantest.Dir("./var/run/", 0o755),
@@ -45,10 +46,11 @@ update-alternatives --install /usr/bin/editor editor /usr/bin/missing 100
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"etc/passwd":                          "root:*:0:0:root:/root:/bin/bash\ndaemon:*:1:1::/:/bin/false\n",
-		"etc/group":                           "root:*:0:\nshadow:*:42:\n",
-		"etc/shadow":                          "root:*:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
-		"etc/gshadow":                         "root:*::\nshadow:*::\n",
+		"etc/passwd":                          "root:*:0:0:root:/root:/bin/bash\ndaemon:*:1:1::/:/bin/false\nuser:*:1000:1000::/home/user:/bin/bash\n",
+		"etc/group":                           "root:*:0:\nshadow:*:42:\nuser:*:1000:\n",
+		"etc/shadow":                          "root:*:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
+		"etc/gshadow":                         "root:*::\nshadow:*::\nuser:*::\n",
+		"home/user/.profile":                  "skeleton\n",
 		"etc/profile":                         "PATH=x\n",
 		"etc/nsswitch.conf":                   "hosts: files dns\n",
 		"etc/hosts":                           "own\n",
@@ -65,9 +67,14 @@ update-alternatives --install /usr/bin/editor editor /usr/bin/missing 100
 			t.Errorf("%s is %q, want %q", name, text, want)
 		}
 	}
+	for _, name := range []string{"home/user", "home/user/.profile"} {
+		if node, err := got.Lstat(name); err != nil || node.UID != 1000 || node.GID != 1000 {
+			t.Errorf("%s: %+v, %v, want it to be the user's", name, node, err)
+		}
+	}
 	for name, want := range map[string]fs.FileMode{
 		"root": fs.ModeDir | 0o700, "tmp": fs.ModeDir | fs.ModeSticky | 0o777, "var/tmp": fs.ModeDir | fs.ModeSticky | 0o777,
-		"etc/shadow": 0o640, "proc": fs.ModeDir | 0o755, "var/mail": fs.ModeDir | fs.ModeSetgid | 0o775,
+		"home/user": fs.ModeDir | 0o755, "etc/shadow": 0o640, "proc": fs.ModeDir | 0o755, "var/mail": fs.ModeDir | fs.ModeSetgid | 0o775,
 	} {
 		if node, err := got.Lstat(name); err != nil || node.Mode != want {
 			t.Errorf("%s: %+v, %v, want mode %v", name, node, err, want)

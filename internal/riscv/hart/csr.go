@@ -115,7 +115,7 @@ func (h *Hart) ReadCSR(csr uint32) (v uint64, ok bool) {
 }
 
 func (h *Hart) sstatus() uint64 {
-	v := h.Status | statusUXL
+	v := h.Status | StatusUXL
 	if v&StatusFS == StatusFS {
 		v |= statusSD
 	}

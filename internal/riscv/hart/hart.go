@@ -52,7 +52,7 @@ const (
 	StatusFS   uint64 = 3 << 13
 	StatusSUM  uint64 = 1 << 18
 	StatusMXR  uint64 = 1 << 19
-	statusUXL  uint64 = 2 << 32 // U mode is always 64-bit
+	StatusUXL  uint64 = 2 << 32 // reads as that: U mode is always 64-bit
 	statusSD   uint64 = 1 << 63
 
 	statusWritable = StatusSIE | StatusSPIE | StatusSPP | StatusFS | StatusSUM | StatusMXR

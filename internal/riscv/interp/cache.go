@@ -4,6 +4,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"weak"
 
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/page"
@@ -20,9 +21,10 @@ type Cache struct {
 	native *jit.Cache // nil: nothing is translated
 
 	mu     sync.RWMutex
-	pages  map[*page.Page]cached // guarded by mu
-	layers map[*page.Layer]bool  // that tell when they are freed; guarded by mu
-	next   uint32                // guarded by mu; id of the next page
+	pages  map[*page.Page]cached                   // guarded by mu
+	layers map[*page.Layer]bool                    // that tell when they are freed; guarded by mu
+	work   map[weak.Pointer[page.Stack]]*knowledge // guarded by mu
+	next   uint32                                  // guarded by mu; id of the next page
 }
 
 // cached is a decoded page and the layer that it lies in.
@@ -37,6 +39,7 @@ func NewCache(limit int, native *jit.Cache) *Cache {
 	return &Cache{
 		limit: max(limit, 1), native: native,
 		pages: make(map[*page.Page]cached), layers: make(map[*page.Layer]bool),
+		work: make(map[weak.Pointer[page.Stack]]*knowledge),
 	}
 }
 

@@ -87,13 +87,15 @@ type CPU struct {
 	cause, tval uint64 // of the trap that a method reported
 	yield       bool   // a device was accessed: return to the caller soon
 	fleeting    bool   // a fetch bank has what Codes.find called fleeting
+
+	ahead ahead // entries that the hart will want when satp changes
 }
 
 // Attach makes c execute h, with empty caches.
 func (c *CPU) Attach(m *Machine, h *hart.Hart) {
 	c.h, c.bus, c.codes = h, m.Bus, m.Codes
 	c.m.Attach(m.Memory, h)
-	c.yield = false
+	c.yield, c.ahead = false, ahead{}
 	c.attachNative(m.Codes.shared.native)
 	c.dropFetches()
 	c.modeChanged()
@@ -102,7 +104,10 @@ func (c *CPU) Attach(m *Machine, h *hart.Hart) {
 // Sync must be called before Run whenever something else than Run may have
 // touched guest memory since.
 func (c *CPU) Sync() {
-	if c.m.Sync() || c.fleeting {
+	if c.m.Sync() {
+		c.dropFetches()
+		c.ahead = ahead{}
+	} else if c.fleeting {
 		c.dropFetches()
 	}
 	if c.native != nil {
@@ -200,6 +205,7 @@ func (c *CPU) satpChanged() {
 		c.dropMode(hart.User)
 	}
 	c.modeChanged()
+	c.lookAhead(false)
 }
 
 // trap records an exception for the run loop and returns false.

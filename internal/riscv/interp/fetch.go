@@ -24,6 +24,7 @@ func (c *CPU) fetchPage(pc uint64) (p *page.Page, gpa uint64, ok bool) {
 
 // fillFetch enters the page of pc into the fetch bank.
 func (c *CPU) fillFetch(pc uint64) bool {
+	c.m.Note(pc, mmu.Fetch)
 	p, gpa, ok := c.fetchPage(pc)
 	if !ok {
 		return false

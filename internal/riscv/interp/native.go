@@ -85,6 +85,9 @@ func (c *CPU) nativePage() *jit.Page {
 	c.codes.Translated.Add(uint64(blocks))
 	t.code.Store(p)
 	c.native.Sync()
+	if !c.native.Usable(p) { // somebody has begun another arena in the meantime
+		return nil
+	}
 	return p
 }
 
@@ -123,11 +126,17 @@ func (c *CPU) refill() bool {
 	if !ok {
 		return false
 	}
-	fill, moved := c.m.FillLoad, c.m.Moved
-	if miss.Store {
-		fill = c.m.FillStore
+	moved := c.m.Moved
+	var p *page.Page
+	var f mmu.Fault
+	switch {
+	case miss.Early:
+		p, f = c.m.FillStoreEarly(miss.VA)
+	case miss.Store:
+		p, _, f = c.m.FillStore(miss.VA)
+	default:
+		p, _, f = c.m.FillLoad(miss.VA)
 	}
-	p, _, f := fill(miss.VA)
 	return f == mmu.NoFault && p != nil && !(miss.Pinned && c.m.Moved != moved)
 }
 

@@ -15,10 +15,18 @@ const minArena = 1 << 20
 
 // arena is memory for code, mapped once for writing and once for execution. It
 // begins with the code that all regions share.
+//
+// Three parts of it grow side by side. Code that is executed all the time takes two
+// thirds of what is translated; what is seldom used, the returns to Go and their
+// records, lies elsewhere, and so do the slots of links. What is executed one after
+// the other is thus close together, on fewer lines and pages of the host.
 type arena struct {
 	writable, executable []byte
-	used                 int // bytes; guarded by Cache.mu
 	parallel             bool
+
+	used  int // end of the code, in bytes from the start; guarded by Cache.mu
+	cold  int // end of what is seldom used; guarded by Cache.mu
+	slots int // end of the slots; guarded by Cache.mu
 
 	start uintptr // enters native code
 	leave uintptr // returns to Go, with the site in ECX
@@ -47,13 +55,23 @@ func newArena(size int, parallel bool) (*arena, error) {
 		unix.Munmap(w)
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
-	a := &arena{writable: w, executable: x, parallel: parallel}
+	a := &arena{writable: w, executable: x, parallel: parallel, cold: coldStart(size), slots: slotStart(size)}
 	a.prologue()
 	runtime.AddCleanup(a, func(m [2][]byte) {
 		unix.Munmap(m[0])
 		unix.Munmap(m[1])
 	}, [2][]byte{w, x})
 	return a, nil
+}
+
+// coldStart and slotStart are where the parts of an arena begin, beside the first.
+func coldStart(size int) int { return size / 8 * 5 &^ (lineSize - 1) }
+func slotStart(size int) int { return size / 32 * 31 &^ (lineSize - 1) }
+
+// bytes is how much of the arena is in use.
+func (a *arena) bytes() int {
+	size := len(a.writable)
+	return a.used + a.cold - coldStart(size) + a.slots - slotStart(size)
 }
 
 // address returns where the code at an offset runs.
@@ -103,5 +121,5 @@ func (a *arena) prologue() {
 	a.miss = a.address(uint32(t.Offset(miss)))
 	a.leave = a.address(uint32(t.Offset(leave)))
 	a.start = a.address(uint32(t.Offset(start)))
-	a.used = (t.Len() + codeAlign - 1) &^ (codeAlign - 1)
+	a.used = align(t.Len(), codeAlign)
 }

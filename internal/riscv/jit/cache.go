@@ -43,7 +43,7 @@ func (c *Cache) Bytes() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a := c.arena.Load(); a != nil {
-		return a.used
+		return a.bytes()
 	}
 	return 0
 }
@@ -113,11 +113,11 @@ func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, bloc
 // publish makes the translated region's entries known and returns how many blocks
 // it has.
 func (t *translator) publish(native *Page) (blocks int) {
-	base := t.arena.used
-	t.arena.used = (base + t.size + codeAlign - 1) &^ (codeAlign - 1)
+	a, base := t.arena, t.arena.used
+	a.used, a.cold, a.slots = align(base+t.hotEnd, codeAlign), align(base+t.coldEnd, lineSize), base+t.slotEnd
 	offset := func(l amd64.Label) uint32 { return uint32(base + t.Offset(l)) }
 	for _, l := range t.links {
-		t.arena.setSlot(offset(l.slot), offset(l.miss))
+		a.setSlot(offset(l.slot), offset(l.miss))
 		native.links[l.off] = append(native.links[l.off], offset(l.slot))
 	}
 	for i := range t.seq {
@@ -130,7 +130,7 @@ func (t *translator) publish(native *Page) (blocks int) {
 		}
 		code := offset(in.label)
 		for _, slot := range native.links[in.off] {
-			t.arena.setSlot(slot, code)
+			a.setSlot(slot, code)
 		}
 		delete(native.links, in.off)
 		atomic.StoreUint32(&native.table[in.off/2], code)
@@ -138,6 +138,11 @@ func (t *translator) publish(native *Page) (blocks int) {
 	return blocks
 }
 
-// codeAlign keeps regions apart, so that no cache line holds code that has been
-// executed and code that is yet to be written.
-const codeAlign = 64
+// Regions begin where the host fetches instructions from. What is seldom used is kept
+// apart by lines, since records are data.
+const (
+	codeAlign = 16
+	lineSize  = 64
+)
+
+func align(n, to int) int { return (n + to - 1) &^ (to - 1) }

@@ -83,6 +83,14 @@ func (x *Context) Usable(p *Page) bool { return p != nil && p.arena == x.arena &
 // Has reports whether p, which is usable, has code at an offset in its page.
 func (x *Context) Has(p *Page, off uint16) bool { return p.has(off) }
 
+// Know enters the code of a page, if it is usable, for a hart that will come to it at
+// the address, and in the address space, of tag in mode m.
+func (x *Context) Know(m hart.Mode, tag uint64, p *Page) {
+	if x.Usable(p) {
+		*x.banks[m&1].At(tag) = mmu.Entry[*Table]{Tag: tag, To: p.table}
+	}
+}
+
 // Enter executes from the hart's PC, which must lie in the page p and have code,
 // until that returns; at most n instructions. It returns how many of them are
 // left. The hart's PC is that of the next instruction.
@@ -98,6 +106,7 @@ func (x *Context) Enter(p *Page, n int) (Stop, int) {
 type Miss struct {
 	VA     uint64
 	Store  bool // for stores; else for loads
+	Early  bool // it may yet turn out that nothing is stored
 	Pinned bool // native code can Retry only if no page has moved since
 }
 
@@ -105,7 +114,7 @@ type Miss struct {
 func (x *Context) Miss() (_ Miss, ok bool) {
 	s := &x.site
 	va := x.hart.X[s.base] + uint64(int64(s.low))
-	return Miss{va, s.store, s.keep}, s.probe != 0 && va%page.Size+uint64(s.last) < page.Size
+	return Miss{va, s.store, s.early, s.keep}, s.probe != 0 && va%page.Size+uint64(s.last) < page.Size
 }
 
 // Retry goes on where the TLB was looked into.

@@ -22,7 +22,9 @@ type translator struct {
 	after []resumption
 
 	records int // offset of the first record
-	size    int // of everything, in bytes
+
+	// Where the parts end, in bytes from the region's start; see arena.
+	hotEnd, coldEnd, slotEnd int
 }
 
 // group is a run of accesses through one base register whose host address is
@@ -41,6 +43,8 @@ type group struct {
 func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16) error {
 	t.arena = a
 	t.Reset(a.free(), a.next())
+	size := len(a.writable)
+	t.Seek(0, coldStart(size)-a.used)
 	t.discover(p, native, off)
 	t.group, t.float = group{}, false
 	t.stubs, t.aways, t.links, t.after = t.stubs[:0], t.aways[:0], t.links[:0], t.after[:0]
@@ -57,9 +61,17 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 		t.Bind(a.label)
 		t.jumpAway(a.off)
 	}
+	if t.hotEnd = t.Len(); t.Overflow() {
+		return errFull
+	}
+	t.Seek(a.cold-a.used, slotStart(size)-a.used)
 	t.emitStubs()
+	if t.coldEnd = t.Len(); t.Overflow() {
+		return errFull
+	}
+	t.Seek(a.slots-a.used, size-a.used)
 	t.emitSlots()
-	if t.Overflow() || t.arena.used+t.size > len(a.writable) {
+	if t.slotEnd = t.Len(); t.Overflow() {
 		return errFull
 	}
 	if err := t.Finish(); err != nil {

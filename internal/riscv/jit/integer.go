@@ -21,6 +21,8 @@ func (t *translator) plain(in *inst) {
 		t.atomic(in)
 	case op >= isa.FMADD_S && op <= isa.FCVT_S_D:
 		t.floating(in)
+	case isCSR(op):
+		t.csr(in)
 	case op == isa.CBO_ZERO:
 		t.zeroBlock(in)
 	case op == isa.FENCE:

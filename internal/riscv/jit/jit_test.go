@@ -118,8 +118,8 @@ func TestMiss(t *testing.T) {
 	}
 }
 
-// TestNoStoreBeforeItsTime: a group that begins with a load does not enter its
-// page for stores, which would be seen in the page table.
+// TestNoStoreBeforeItsTime: a group that begins with a load asks for its page with
+// care, since a store that does not happen must not be seen in the page table.
 func TestNoStoreBeforeItsTime(t *testing.T) {
 	f := newFixture(t, NewCache(0), func(a *isa.Asm) {
 		a.I(isa.LD, 10, 11, 0)
@@ -128,8 +128,8 @@ func TestNoStoreBeforeItsTime(t *testing.T) {
 	})
 	f.h.X[11] = 0x5000
 	f.x.Enter(f.code, 100)
-	if _, ok := f.x.Miss(); ok || f.x.Slow() != 2 {
-		t.Errorf("%d instructions are left to Go, a miss: %v", f.x.Slow(), ok)
+	if miss, ok := f.x.Miss(); !ok || miss != (Miss{VA: 0x5000, Store: true, Early: true}) || f.x.Slow() != 2 {
+		t.Errorf("%d instructions are left to Go, missed %+v, %v", f.x.Slow(), miss, ok)
 	}
 }
 

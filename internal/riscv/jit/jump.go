@@ -24,12 +24,10 @@ type link struct {
 // emitSlots makes room for the addresses of links.
 func (t *translator) emitSlots() {
 	const slotSize = 8
-	t.Nop(-t.Len() & (slotSize - 1))
 	for _, l := range t.links {
 		t.Bind(l.slot)
 		t.Nop(slotSize)
 	}
-	t.size = t.Len()
 }
 
 // jumpTo jumps to an offset from the page's start.

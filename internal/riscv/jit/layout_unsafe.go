@@ -28,6 +28,10 @@ const (
 	offZero    = int32(unsafe.Offsetof(Context{}.zero))
 	offHart    = int32(unsafe.Offsetof(Context{}.hart))
 
+	offMode   = unsafe.Offsetof(hart.Hart{}.Mode)
+	offFCSR   = unsafe.Offsetof(hart.Hart{}.FCSR)
+	offStatus = unsafe.Offsetof(hart.Hart{}.Status)
+
 	offF        = int32(unsafe.Offsetof(hart.Hart{}.F))
 	offReserved = int32(unsafe.Offsetof(hart.Hart{}.Reservation))
 	offAt       = offReserved + int32(unsafe.Offsetof(hart.Reservation{}.At))

@@ -206,7 +206,7 @@ func losesGroup(op isa.Op) bool {
 	case isa.DIV, isa.DIVU, isa.REM, isa.REMU, isa.DIVW, isa.DIVUW, isa.REMW, isa.REMUW:
 		return true
 	}
-	return kindOf(op) > kindBranch || leftToGo(op) || op >= isa.LR_W && op <= isa.AMOMAXU_D
+	return kindOf(op) > kindBranch || leftToGo(op) || isCSR(op) || op >= isa.LR_W && op <= isa.AMOMAXU_D
 }
 
 // leftToGo reports whether an operation is always executed by the interpreter.
@@ -218,8 +218,11 @@ func leftToGo(op isa.Op) bool {
 		isa.FMIN_S, isa.FMAX_S, isa.FCLASS_S, isa.FMIN_D, isa.FMAX_D, isa.FCLASS_D:
 		return true
 	}
-	return op >= isa.CSRRW && op <= isa.CSRRCI
+	return false
 }
+
+// isCSR reports whether an operation is about a CSR.
+func isCSR(op isa.Op) bool { return op >= isa.CSRRW && op <= isa.CSRRCI }
 
 // zeroBlock emits CBO.ZERO.
 func (t *translator) zeroBlock(in *inst) {

@@ -73,10 +73,9 @@ func (t *translator) missed(probe amd64.Label, base uint8, low, size int32, stor
 	s := &t.stubs[len(t.stubs)-1].site
 	// Inside of a group gp is to be kept meanwhile.
 	s.keep = t.group.active && t.group.base != base
-	// A store must not happen, not even to the page table, before it is certain.
-	if !store || accesses[t.seq[t.i].Op].store || accesses[t.seq[t.i].Op].width == 0 {
-		s.probe, s.base, s.low, s.last, s.store = uint32(probe)+1, base, int16(low), uint8(size-1), store
-	}
+	s.probe, s.base, s.low, s.last, s.store = uint32(probe)+1, base, int16(low), uint8(size-1), store
+	// What a store does to the page table must not happen before it is certain.
+	s.early = store && !accesses[t.seq[t.i].Op].store && accesses[t.seq[t.i].Op].width != 0
 	return l
 }
 
@@ -136,6 +135,7 @@ type site struct {
 	base  uint8
 	store bool
 	keep  bool // gp is needed there
+	early bool // the instruction is no store: one follows
 }
 
 // siteSize is the size of an encoded site.
@@ -148,7 +148,7 @@ func (s site) encode(b []byte) {
 	le.PutUint32(b[4:], s.resume)
 	le.PutUint32(b[8:], s.probe)
 	le.PutUint16(b[12:], uint16(s.low))
-	copy(b[14:], []byte{s.last, s.base, s.count, s.before, s.after, flag(s.float), flag(s.store) | flag(s.keep)<<1})
+	copy(b[14:], []byte{s.last, s.base, s.count, s.before, s.after, flag(s.float), flag(s.store) | flag(s.keep)<<1 | flag(s.early)<<2})
 }
 
 func flag(b bool) byte {
@@ -164,6 +164,6 @@ func decodeSite(b []byte) site {
 		off: le.Uint16(b[0:]), next: le.Uint16(b[2:]),
 		resume: le.Uint32(b[4:]), probe: le.Uint32(b[8:]),
 		low: int16(le.Uint16(b[12:])), last: b[14], base: b[15],
-		count: b[16], before: b[17], after: b[18], float: b[19] != 0, store: b[20]&1 != 0, keep: b[20]&2 != 0,
+		count: b[16], before: b[17], after: b[18], float: b[19] != 0, store: b[20]&1 != 0, keep: b[20]&2 != 0, early: b[20]&4 != 0,
 	}
 }

@@ -36,6 +36,7 @@ type Context struct {
 type Miss struct {
 	VA     uint64
 	Store  bool
+	Early  bool
 	Pinned bool
 }
 
@@ -54,6 +55,7 @@ func (x *Context) Bank(m hart.Mode) *mmu.Bank[*Table] { return new(mmu.Bank[*Tab
 func (x *Context) Flush()                             {}
 func (x *Context) Usable(p *Page) bool                { return false }
 func (x *Context) Has(p *Page, off uint16) bool       { return false }
+func (x *Context) Know(hart.Mode, uint64, *Page)      {}
 func (x *Context) Enter(p *Page, n int) (Stop, int)   { return Elsewhere, n }
 func (x *Context) Miss() (_ Miss, ok bool)            { return Miss{}, false }
 func (x *Context) Retry(n int) (Stop, int)            { return Elsewhere, n }

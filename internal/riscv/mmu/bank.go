@@ -12,7 +12,7 @@ const (
 	valid = 1 << asidBits
 
 	// BankSize is the number of entries of a bank.
-	BankSize = 1024
+	BankSize = 2048
 )
 
 // Entry maps one guest-virtual page. Its tag is the page's address with the

@@ -103,11 +103,15 @@ type MMU struct {
 	phys          [physSize]physEntry
 	held          holds
 	storing       uint64 // GVA that FillStore is about
+
+	touches     *[]Touch      // where misses are recorded; may be nil
+	speculative bool          // a walk changes nothing, and faults if it would have to
+	path        *[]tableEntry // where what a walk reads is noted; may be nil
 }
 
 // Attach makes m serve a hart, with empty caches.
 func (m *MMU) Attach(mem *memory.Space, h *hart.Hart) {
-	m.view, m.Err, m.IsBlocked = mem.View(h.ID), nil, false
+	m.view, m.Err, m.IsBlocked, m.touches = mem.View(h.ID), nil, false, nil
 	m.satp = h.SATP()
 	m.mxr = h.Status&hart.StatusMXR != 0
 	m.Flush()
@@ -240,6 +244,7 @@ func (m *MMU) FlushSpace(asid uint64) (space uint64, kernel bool) {
 // FillLoad translates va for a load and enters the page into the TLB. A nil
 // page without a fault means that gpa is not RAM.
 func (m *MMU) FillLoad(va uint64) (p *page.Page, gpa uint64, f Fault) {
+	m.Note(va, Load)
 	gpa, f = m.Translate(va, Load)
 	if f != NoFault {
 		return nil, 0, f
@@ -253,6 +258,7 @@ func (m *MMU) FillLoad(va uint64) (p *page.Page, gpa uint64, f Fault) {
 
 // FillStore is FillLoad for a store.
 func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
+	m.Note(va, Store)
 	gpa, f = m.Translate(va, Store)
 	if f != NoFault {
 		return nil, 0, f
@@ -265,6 +271,18 @@ func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
 		*m.Stores.At(va) = Entry[Host]{va&pageMask | m.Space, HostOf(p, va)}
 	}
 	return p, gpa, NoFault
+}
+
+// FillStoreEarly is FillStore for a store that may yet turn out not to happen: it
+// faults if the store would show in the page table.
+func (m *MMU) FillStoreEarly(va uint64) (p *page.Page, f Fault) {
+	m.speculative = true
+	_, f = m.Translate(va, Store)
+	m.speculative = false
+	if f == NoFault {
+		p, _, f = m.FillStore(va)
+	}
+	return p, f
 }
 
 // DropStores forgets every store entry that leads to p, so that the next store

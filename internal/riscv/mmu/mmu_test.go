@@ -447,8 +447,15 @@ func TestDirtyOnlyWhenStored(t *testing.T) {
 	if f.Stores.At(0x1000).Tag == Tag(0x1000, 1, f.Space) {
 		t.Fatal("a load made a store entry")
 	}
+	if _, fault := f.FillStoreEarly(0x1000); fault == NoFault || f.read(at)&pteD != 0 {
+		t.Errorf("a store that may not happen shows: fault %d, entry %#x", fault, f.read(at))
+	}
 	if f.FillStore(0x1000); f.read(at)&pteD == 0 {
 		t.Error("the store did not set D")
+	}
+	f.Flush()
+	if p, fault := f.FillStoreEarly(0x1000); fault != NoFault || p == nil || f.Stores.At(0x1000).Tag == 0 {
+		t.Errorf("a page that is dirty is not entered for a store: fault %d", fault)
 	}
 }
 

@@ -58,6 +58,9 @@ func (m *MMU) walk(va uint64, a Access) (gpa uint64, changed bool, f Fault) {
 		if !ok {
 			return 0, false, AccessFault // priv 12.3.2 step 2
 		}
+		if m.path != nil {
+			*m.path = append(*m.path, tableEntry{at, pte})
+		}
 		// priv 12.3.2 step 3: not valid, or a reserved combination.
 		if pte&pteV == 0 || pte&(pteR|pteW) == pteW || pte&pteReserved != 0 {
 			return 0, false, PageFault
@@ -92,6 +95,9 @@ func (m *MMU) leaf(va uint64, a Access, at, pte uint64, level int, global bool) 
 		need |= pteD
 	}
 	if pte&need != need {
+		if m.speculative {
+			return 0, false, PageFault
+		}
 		if changed, f := m.updatePTE(at, pte, pte|need); changed || f != NoFault {
 			return 0, changed, f
 		}

@@ -57,7 +57,11 @@ func (a *Asm) Reset(buf []byte, base uintptr) {
 	a.labels, a.uses = a.labels[:0], a.uses[:0]
 }
 
-// Len is the length of the code in bytes.
+// Seek goes on at the offset at, where the code must end before the offset limit.
+// Both may be anywhere in the buffer's capacity.
+func (a *Asm) Seek(at, limit int) { a.buf, a.n = a.buf[:limit], at }
+
+// Len is the length of the code in bytes or, after a Seek, the offset of its end.
 func (a *Asm) Len() int { return a.n }
 
 // Bytes is the code, in the caller's buffer.

@@ -1,0 +1,78 @@
+package soft
+
+import (
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/riscv/interp"
+	"github.com/forkd-dev/forkd/internal/riscv/mmu"
+)
+
+// The first machines over a stack that execute have their misses recorded, for the
+// others that begin with the same memory; see interp.Workset. It is a matter of speed
+// only. Machines with several vCPUs do without.
+
+// lesson is the record of a machine.
+type lesson struct {
+	stack   *page.Stack
+	touches []mmu.Touch
+	begun   uint64 // hart.Retired
+}
+
+// A lesson takes in a first contact, which is up to half a million instructions. It
+// ends when there have been enough, or when the machine is stopped, for whatever
+// reason, and there have been many.
+const (
+	enough = 1_000_000
+	many   = 400_000
+)
+
+// first precedes all else that a vCPU does: it begins a lesson, or makes use of one.
+func (v *vcpu) first() {
+	if v.begun {
+		return
+	}
+	v.begun = true
+	stack := v.vm.memory.Untouched()
+	if stack == nil || v.view.Shared() {
+		return
+	}
+	cache := v.vm.engine.code
+	set, wanted := cache.Workset(stack)
+	switch {
+	case wanted:
+		v.lesson = &lesson{stack, interp.Touches(), v.hart.Retired}
+		return
+	case set == nil:
+		return
+	}
+	context, ok := v.vm.engine.pool.get(v)
+	if !ok {
+		return
+	}
+	defer func() { v.vm.engine.pool.put(context) }()
+	v.attach(&context)
+	v.enter()
+	defer v.leave()
+	context.cpu.LookAhead(v.vm.memory, set)
+}
+
+// endLesson ends a lesson, if there is one, of at least so many instructions.
+func (v *vcpu) endLesson(atLeast uint64) {
+	if l := v.lesson; l != nil && v.hart.Retired-l.begun >= atLeast {
+		touches := l.touches
+		v.closeLesson()
+		v.vm.engine.code.Learn(l.stack, v.vm.memory, touches)
+	}
+}
+
+// giveUp ends a lesson, if there is one, for another machine to begin one.
+func (v *vcpu) giveUp() {
+	if l := v.lesson; l != nil {
+		v.closeLesson()
+		v.vm.engine.code.Learn(l.stack, v.vm.memory, nil)
+	}
+}
+
+func (v *vcpu) closeLesson() {
+	v.lesson.touches = nil // whoever still records finds no room
+	v.lesson = nil
+}
