@@ -45,6 +45,8 @@ const (
 	ErrorCodeNoSpace              ErrorCode = "no_space"
 	ErrorCodeNotBootable          ErrorCode = "not_bootable"
 	ErrorCodeNotFound             ErrorCode = "not_found"
+	ErrorCodePaused               ErrorCode = "paused"
+	ErrorCodePortClosed           ErrorCode = "port_closed"
 	ErrorCodeRuntimeLost          ErrorCode = "runtime_lost"
 	ErrorCodeSandboxDead          ErrorCode = "sandbox_dead"
 	ErrorCodeTimeout              ErrorCode = "timeout"
@@ -85,6 +87,10 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeNotBootable:
 		return true
 	case ErrorCodeNotFound:
+		return true
+	case ErrorCodePaused:
+		return true
+	case ErrorCodePortClosed:
 		return true
 	case ErrorCodeRuntimeLost:
 		return true
@@ -152,10 +158,32 @@ func (e HealthStatus) Valid() bool {
 	}
 }
 
+// Defines values for Language.
+const (
+	LanguageBash       Language = "bash"
+	LanguageJavascript Language = "javascript"
+	LanguagePython     Language = "python"
+)
+
+// Valid indicates whether the value is a known member of the Language enum.
+func (e Language) Valid() bool {
+	switch e {
+	case LanguageBash:
+		return true
+	case LanguageJavascript:
+		return true
+	case LanguagePython:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for SandboxInfoState.
 const (
 	SandboxInfoStateCrashed SandboxInfoState = "crashed"
 	SandboxInfoStateExited  SandboxInfoState = "exited"
+	SandboxInfoStatePaused  SandboxInfoState = "paused"
 	SandboxInfoStateRunning SandboxInfoState = "running"
 )
 
@@ -166,7 +194,27 @@ func (e SandboxInfoState) Valid() bool {
 		return true
 	case SandboxInfoStateExited:
 		return true
+	case SandboxInfoStatePaused:
+		return true
 	case SandboxInfoStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotRequestLanguages.
+const (
+	SnapshotRequestLanguagesBash       SnapshotRequestLanguages = "bash"
+	SnapshotRequestLanguagesJavascript SnapshotRequestLanguages = "javascript"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotRequestLanguages enum.
+func (e SnapshotRequestLanguages) Valid() bool {
+	switch e {
+	case SnapshotRequestLanguagesBash:
+		return true
+	case SnapshotRequestLanguagesJavascript:
 		return true
 	default:
 		return false
@@ -212,6 +260,24 @@ func (e SnapshotStatus) Valid() bool {
 	}
 }
 
+// Defines values for TimeoutAction.
+const (
+	TimeoutActionKill  TimeoutAction = "kill"
+	TimeoutActionPause TimeoutAction = "pause"
+)
+
+// Valid indicates whether the value is a known member of the TimeoutAction enum.
+func (e TimeoutAction) Valid() bool {
+	switch e {
+	case TimeoutActionKill:
+		return true
+	case TimeoutActionPause:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TreeNodeKind.
 const (
 	TreeNodeKindSandbox  TreeNodeKind = "sandbox"
@@ -224,6 +290,33 @@ func (e TreeNodeKind) Valid() bool {
 	case TreeNodeKindSandbox:
 		return true
 	case TreeNodeKindSnapshot:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for WatchEventKind.
+const (
+	WatchEventKindChmod  WatchEventKind = "chmod"
+	WatchEventKindCreate WatchEventKind = "create"
+	WatchEventKindRemove WatchEventKind = "remove"
+	WatchEventKindRename WatchEventKind = "rename"
+	WatchEventKindWrite  WatchEventKind = "write"
+)
+
+// Valid indicates whether the value is a known member of the WatchEventKind enum.
+func (e WatchEventKind) Valid() bool {
+	switch e {
+	case WatchEventKindChmod:
+		return true
+	case WatchEventKindCreate:
+		return true
+	case WatchEventKindRemove:
+		return true
+	case WatchEventKindRename:
+		return true
+	case WatchEventKindWrite:
 		return true
 	default:
 		return false
@@ -248,6 +341,30 @@ func (e WorkspaceState) Valid() bool {
 	}
 }
 
+// Defines values for ListSandboxesParamsState.
+const (
+	ListSandboxesParamsStateCrashed ListSandboxesParamsState = "crashed"
+	ListSandboxesParamsStateExited  ListSandboxesParamsState = "exited"
+	ListSandboxesParamsStatePaused  ListSandboxesParamsState = "paused"
+	ListSandboxesParamsStateRunning ListSandboxesParamsState = "running"
+)
+
+// Valid indicates whether the value is a known member of the ListSandboxesParamsState enum.
+func (e ListSandboxesParamsState) Valid() bool {
+	switch e {
+	case ListSandboxesParamsStateCrashed:
+		return true
+	case ListSandboxesParamsStateExited:
+		return true
+	case ListSandboxesParamsStatePaused:
+		return true
+	case ListSandboxesParamsStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
 // BranchMode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
 // source's snapshot or its last branch is stored, over what is stored already. `live`: another name for `diff`. In every
 // mode the branch can be forked from at once, in memory, before its bytes are on disk.
@@ -265,10 +382,49 @@ type BranchRequest struct {
 	Wait *bool `json:"wait,omitempty"`
 }
 
+// CodeContext defines model for CodeContext.
+type CodeContext struct {
+	Cwd string `json:"cwd"`
+	ID  string `json:"id"`
+
+	// Language python when left out. Only without a context.
+	Language Language `json:"language"`
+}
+
 // CompactRequest defines model for CompactRequest.
 type CompactRequest struct {
 	// To Tag of the new snapshot.
 	To string `json:"to"`
+}
+
+// ComposeRequest defines model for ComposeRequest.
+type ComposeRequest struct {
+	// Mode Permission bits in octal; 0644 when left out.
+	Mode string `json:"mode,omitempty"`
+
+	// Parents Make missing directories.
+	Parents bool `json:"parents,omitempty"`
+
+	// Sources Absolute paths of regular files.
+	Sources []string `json:"sources"`
+
+	// Target Absolute path.
+	Target string `json:"target"`
+
+	// User Owner, a name or uid[:gid]; root when left out.
+	User string `json:"user,omitempty"`
+}
+
+// ContextRequest defines model for ContextRequest.
+type ContextRequest struct {
+	// Cwd Absolute path; the user's home when left out.
+	Cwd string `json:"cwd,omitempty"`
+
+	// Language python when left out. Only without a context.
+	Language Language `json:"language,omitempty"`
+
+	// User A name or uid[:gid]; root when left out.
+	User string `json:"user,omitempty"`
 }
 
 // DeriveRequest What to do in a child before it becomes a snapshot. At least one command or evaluation.
@@ -431,16 +587,24 @@ type ExecResult struct {
 
 // FileInfo defines model for FileInfo.
 type FileInfo struct {
-	GID int64 `json:"gid"`
+	// Attrs Extended attributes of the namespace user, without "user.".
+	Attrs map[string]string `json:"attrs,omitempty"`
+	GID   int64             `json:"gid"`
+
+	// Group Name of gid in the sandbox, or its number.
+	Group string `json:"group,omitempty"`
 
 	// Mode Permission bits in octal, such as 0644.
 	Mode       string    `json:"mode"`
 	ModifiedAt time.Time `json:"modified_at"`
 	Name       string    `json:"name"`
 	NameB64    []byte    `json:"name_b64,omitempty"`
-	Path       string    `json:"path"`
-	PathB64    []byte    `json:"path_b64,omitempty"`
-	Size       int64     `json:"size"`
+
+	// Owner Name of uid in the sandbox, or its number.
+	Owner   string `json:"owner,omitempty"`
+	Path    string `json:"path"`
+	PathB64 []byte `json:"path_b64,omitempty"`
+	Size    int64  `json:"size"`
 
 	// Target Where a symbolic link points.
 	Target    string       `json:"target,omitempty"`
@@ -475,9 +639,14 @@ type ForkPartial struct {
 // ForkRequest What to fork: either snapshot_tag or from_sandbox is required. tag is another name for snapshot_tag, and count
 // another name for n.
 type ForkRequest struct {
-	Count *int `json:"count,omitempty"`
+	// AutoResume When it is used while it is paused, resume it first; else that is the error paused.
+	AutoResume bool `json:"auto_resume,omitempty"`
+	Count      *int `json:"count,omitempty"`
 
-	// FromSandbox Id of a running sandbox to fork from.
+	// Env Variables for every command, process and run in it, under those of the request at hand. At most 256 with 64 KiB.
+	Env map[string]string `json:"env,omitempty"`
+
+	// FromSandbox Id of a sandbox to fork from.
 	FromSandbox string `json:"from_sandbox,omitempty"`
 
 	// LiveFork Changes nothing: every sandbox can be branched live.
@@ -486,8 +655,14 @@ type ForkRequest struct {
 	// MemoryLimitMiB Private memory a child may use; the guest's whole RAM when left out.
 	MemoryLimitMiB *int `json:"memory_limit_mib,omitempty"`
 
+	// Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
+	Metadata Metadata `json:"metadata,omitempty"`
+
 	// N Number of children; 1 when left out.
 	N *int `json:"n,omitempty"`
+
+	// OnTimeout What happens when its lifetime is over; kill when left out.
+	OnTimeout TimeoutAction `json:"on_timeout,omitempty"`
 
 	// PerChildNetns Not in this build.
 	PerChildNetns bool `json:"per_child_netns,omitempty"`
@@ -512,6 +687,12 @@ type HealthStatus string
 // HubURL Where the hub's registry.json lies; the daemon's FORKD_HUB_URL when left out.
 type HubURL = string
 
+// Language python when left out. Only without a context.
+type Language string
+
+// Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
+type Metadata map[string]string
+
 // PingResult defines model for PingResult.
 type PingResult struct {
 	AgentVersion string `json:"agent_version"`
@@ -522,6 +703,88 @@ type PingResult struct {
 
 	// UptimeSecs Since the guest booted, the time in the snapshot included.
 	UptimeSecs float64 `json:"uptime_secs"`
+}
+
+// Process defines model for Process.
+type Process struct {
+	Args []string `json:"args"`
+	Cwd  string   `json:"cwd"`
+
+	// Env As it was asked for.
+	Env map[string]string `json:"env"`
+
+	// Exit Null while it runs.
+	Exit      *ProcessExit `json:"exit"`
+	PID       int          `json:"pid"`
+	StartedAt time.Time    `json:"started_at"`
+	Tag       string       `json:"tag,omitempty"`
+
+	// TTY It has a terminal.
+	TTY bool `json:"tty"`
+}
+
+// ProcessEvent The start, a piece of output as text or as base64 when it is not UTF-8, or the end.
+type ProcessEvent struct {
+	Error       *Error       `json:"error,omitempty"`
+	Exit        *ProcessExit `json:"exit,omitempty"`
+	Start       *Process     `json:"start,omitempty"`
+	Stderr      string       `json:"stderr,omitempty"`
+	StderrB64   []byte       `json:"stderr_b64,omitempty"`
+	Stdout      string       `json:"stdout,omitempty"`
+	StdoutB64   []byte       `json:"stdout_b64,omitempty"`
+	Terminal    string       `json:"terminal,omitempty"`
+	TerminalB64 []byte       `json:"terminal_b64,omitempty"`
+}
+
+// ProcessExit defines model for ProcessExit.
+type ProcessExit struct {
+	// ExitCode 128+n for signal n.
+	ExitCode int `json:"exit_code"`
+
+	// OOMKilled The guest's kernel killed it for want of memory.
+	OOMKilled bool `json:"oom_killed"`
+
+	// Signal Name of the signal that ended it.
+	Signal *string `json:"signal"`
+
+	// TimedOut It was killed at timeout_secs.
+	TimedOut bool `json:"timed_out"`
+}
+
+// ProcessInput A piece of input, as text or as base64.
+type ProcessInput struct {
+	Data    string `json:"data,omitempty"`
+	DataB64 []byte `json:"data_b64,omitempty"`
+}
+
+// ProcessRequest defines model for ProcessRequest.
+type ProcessRequest struct {
+	// Args The program and its arguments; no shell is involved.
+	Args []string `json:"args"`
+
+	// Cwd Absolute path; the user's home when left out.
+	Cwd string `json:"cwd,omitempty"`
+
+	// Detach Answer when it runs, without a stream.
+	Detach bool `json:"detach,omitempty"`
+
+	// Env Variables over the sandbox's environment.
+	Env map[string]string `json:"env,omitempty"`
+
+	// Stdin It will be written to; otherwise it reads the end of its input at once.
+	Stdin bool `json:"stdin,omitempty"`
+
+	// Tag To find it by; need not be unique.
+	Tag string `json:"tag,omitempty"`
+
+	// TimeoutSecs When to kill it and all that it has started, over 0 and up to 31536000 seconds; never when left out.
+	TimeoutSecs *float64 `json:"timeout_secs,omitempty"`
+
+	// TTY Give it a terminal; its output is then `terminal`.
+	TTY *TTY `json:"tty,omitempty"`
+
+	// User A name or uid[:gid]; root when left out.
+	User string `json:"user,omitempty"`
 }
 
 // Progress defines model for Progress.
@@ -577,31 +840,111 @@ type RemovedSnapshots struct {
 	Removed []string `json:"removed"`
 }
 
+// ResumeRequest defines model for ResumeRequest.
+type ResumeRequest struct {
+	// TimeoutSecs Its lifetime from now on, over 0 and up to 31536000 seconds; when left out, the one that it was given last, if any.
+	TimeoutSecs *float64 `json:"timeout_secs,omitempty"`
+}
+
+// RichResult A value in every form that it can be shown in.
+type RichResult struct {
+	// Chart A figure as structured data.
+	Chart json.RawMessage `json:"chart,omitempty"`
+
+	// Data By MIME type; text as a string, images and PDF as base64 in one, JSON as it is.
+	Data map[string]json.RawMessage `json:"data"`
+
+	// Main It is the value of the last expression, and was not displayed.
+	Main bool `json:"main"`
+}
+
 // RollbackRequest defines model for RollbackRequest.
 type RollbackRequest struct {
 	// SnapshotTag The snapshot that the sandbox runs from, one that it stands on, or a branch of the sandbox.
 	SnapshotTag string `json:"snapshot_tag"`
 }
 
+// RunEnd defines model for RunEnd.
+type RunEnd struct {
+	// ContextLost The interpreter has died and was started again, without its state.
+	ContextLost bool `json:"context_lost"`
+
+	// Count Runs of this context so far.
+	Count int        `json:"count"`
+	Error *EvalError `json:"error"`
+}
+
+// RunEvent Exactly one of these.
+type RunEvent struct {
+	End    *RunEnd     `json:"end,omitempty"`
+	Error  *Error      `json:"error,omitempty"`
+	Result *RichResult `json:"result,omitempty"`
+	Stderr string      `json:"stderr,omitempty"`
+	Stdout string      `json:"stdout,omitempty"`
+}
+
+// RunRequest defines model for RunRequest.
+type RunRequest struct {
+	Code string `json:"code"`
+
+	// Context Id of the context to run it in; when left out, that of the language, which is made when it is first needed.
+	Context string `json:"context,omitempty"`
+
+	// Cwd Absolute path, for a context that is made for this; the user's home when left out.
+	Cwd string `json:"cwd,omitempty"`
+
+	// Env Variables for this run only.
+	Env map[string]string `json:"env,omitempty"`
+
+	// Language python when left out. Only without a context.
+	Language Language `json:"language,omitempty"`
+
+	// TimeoutSecs When to interrupt it, over 0 and up to 31536000 seconds; never when left out.
+	TimeoutSecs *float64 `json:"timeout_secs,omitempty"`
+
+	// User For a context that is made for this; root when left out.
+	User string `json:"user,omitempty"`
+}
+
 // SandboxInfo defines model for SandboxInfo.
 type SandboxInfo struct {
+	// AutoResume When it is used while it is paused, it is resumed first.
+	AutoResume bool `json:"auto_resume"`
+
 	// BranchedFrom Id of the sandbox that it was forked from, directly or through a branch.
 	BranchedFrom  string `json:"branched_from,omitempty"`
 	CreatedAtUnix int64  `json:"created_at_unix"`
-	Engine        string `json:"engine"`
 
-	// ExpiresAt When it will be ended; null for never.
+	// DiskMiB Size of the writable disk.
+	DiskMiB int    `json:"disk_mib,omitempty"`
+	Engine  string `json:"engine"`
+
+	// ExpiresAt When its lifetime is over; null for never.
 	ExpiresAt *time.Time `json:"expires_at"`
 
 	// GuestAddr Its address; null without a network.
 	GuestAddr *string `json:"guest_addr"`
-	ID        string  `json:"id"`
+
+	// ID `sb` and twelve hexadecimal digits.
+	ID string `json:"id"`
 
 	// MemoryLimitMiB Null for the guest's whole RAM.
 	MemoryLimitMiB *int `json:"memory_limit_mib"`
 
+	// MemoryMiB RAM as the guest sees it.
+	MemoryMiB int `json:"memory_mib,omitempty"`
+
+	// Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
+	Metadata Metadata `json:"metadata"`
+
 	// Netns Its network namespace; null without a network.
 	Netns *string `json:"netns"`
+
+	// OnTimeout What happens when its lifetime is over; kill when left out.
+	OnTimeout TimeoutAction `json:"on_timeout"`
+
+	// PausedAt When it was paused; left out unless it is.
+	PausedAt *time.Time `json:"paused_at,omitempty"`
 
 	// PID The process that hosts the machine.
 	PID int `json:"pid"`
@@ -609,7 +952,7 @@ type SandboxInfo struct {
 	// PrivateKiB Memory and disk that only this sandbox has.
 	PrivateKiB int64 `json:"private_kib"`
 
-	// Reason Why it ended.
+	// Reason Why it ended; of a paused one, why it cannot be resumed.
 	Reason string `json:"reason,omitempty"`
 
 	// SnapshotTag What it was forked from; for a child of a running sandbox, what that was forked from.
@@ -619,12 +962,41 @@ type SandboxInfo struct {
 	// TranslatedBlocks Basic blocks of guest code that were translated for this sandbox, since none before it had needed them.
 	TranslatedBlocks int64 `json:"translated_blocks"`
 
+	// VCPUs Virtual CPUs.
+	VCPUs int `json:"vcpus,omitempty"`
+
 	// Workspace Name of the workspace that it is.
 	Workspace string `json:"workspace,omitempty"`
 }
 
 // SandboxInfoState defines model for SandboxInfo.State.
 type SandboxInfoState string
+
+// SandboxMetrics defines model for SandboxMetrics.
+type SandboxMetrics struct {
+	// CPUPercent Of one vCPU, averaged since the last time that somebody asked, or the start.
+	CPUPercent float64 `json:"cpu_percent"`
+
+	// DiskTotalBytes Of the writable disk.
+	DiskTotalBytes int64 `json:"disk_total_bytes"`
+	DiskUsedBytes  int64 `json:"disk_used_bytes"`
+	MemCacheBytes  int64 `json:"mem_cache_bytes"`
+
+	// MemTotalBytes RAM as the guest sees it.
+	MemTotalBytes int64 `json:"mem_total_bytes"`
+	MemUsedBytes  int64 `json:"mem_used_bytes"`
+
+	// PrivateBytes Memory of the host that only this sandbox has.
+	PrivateBytes int64     `json:"private_bytes"`
+	Time         time.Time `json:"time"`
+	VCPUs        int       `json:"vcpus"`
+}
+
+// SignalRequest defines model for SignalRequest.
+type SignalRequest struct {
+	// Signal Its name, such as SIGINT or INT, or its number.
+	Signal string `json:"signal"`
+}
 
 // SnapshotDetail defines model for SnapshotDetail.
 type SnapshotDetail struct {
@@ -655,6 +1027,9 @@ type SnapshotDetail struct {
 
 	// ExclusiveBytes Disk that removing it would free.
 	ExclusiveBytes int64 `json:"exclusive_bytes"`
+
+	// KeptFor Name of the workspace, or id of the paused sandbox, whose state it is. It goes with that.
+	KeptFor string `json:"kept_for,omitempty"`
 
 	// MemoryLogicalBytes RAM that a child sees.
 	MemoryLogicalBytes int64 `json:"memory_logical_bytes"`
@@ -704,6 +1079,9 @@ type SnapshotInfo struct {
 	// Dir Where the daemon keeps it.
 	Dir string `json:"dir"`
 
+	// KeptFor Name of the workspace, or id of the paused sandbox, whose state it is. It goes with that.
+	KeptFor string `json:"kept_for,omitempty"`
+
 	// Mode `full`: everything is stored again, the branch stands on no other snapshot. `diff`: only what has changed since the
 	// source's snapshot or its last branch is stored, over what is stored already. `live`: another name for `diff`. In every
 	// mode the branch can be forked from at once, in memory, before its bytes are on disk.
@@ -728,6 +1106,9 @@ type SnapshotRequest struct {
 
 	// Kernel A kernel to boot. Not in this build.
 	Kernel string `json:"kernel,omitempty"`
+
+	// Languages Interpreters to keep warm besides the runtime, for running code: javascript (needs the package nodejs) and bash.
+	Languages []SnapshotRequestLanguages `json:"languages,omitempty"`
 
 	// MemoryMiB RAM of the machine; 512 when left out.
 	MemoryMiB *int `json:"memory_mib,omitempty"`
@@ -758,11 +1139,32 @@ type SnapshotRequest struct {
 	WarmUp []string `json:"warm_up,omitempty"`
 }
 
+// SnapshotRequestLanguages defines model for SnapshotRequest.Languages.
+type SnapshotRequestLanguages string
+
 // SnapshotRequestRuntime The interpreter to keep warm; python when left out.
 type SnapshotRequestRuntime string
 
 // SnapshotStatus defines model for SnapshotStatus.
 type SnapshotStatus string
+
+// TTY The size of a terminal in characters.
+type TTY struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+// TimeoutAction What happens when its lifetime is over; kill when left out.
+type TimeoutAction string
+
+// TimeoutRequest defines model for TimeoutRequest.
+type TimeoutRequest struct {
+	// Extend Never end it earlier than it would have ended; needs a number.
+	Extend bool `json:"extend,omitempty"`
+
+	// TimeoutSecs How long it lives from now on, over 0 and up to 31536000 seconds; null for no limit.
+	TimeoutSecs *float64 `json:"timeout_secs"`
+}
 
 // TreeNode A snapshot or a sandbox, and what it comes from.
 type TreeNode struct {
@@ -794,6 +1196,14 @@ type TreeNode struct {
 // TreeNodeKind defines model for TreeNode.Kind.
 type TreeNodeKind string
 
+// User defines model for User.
+type User struct {
+	GID  int64  `json:"gid"`
+	Home string `json:"home"`
+	Name string `json:"name"`
+	UID  int64  `json:"uid"`
+}
+
 // Version defines model for Version.
 type Version struct {
 	// API Version of this API.
@@ -810,6 +1220,23 @@ type Version struct {
 	StartedAtUnix int64  `json:"started_at_unix"`
 	Version       string `json:"version"`
 }
+
+// WatchEvent A change, or why there are no more.
+type WatchEvent struct {
+	// Entry If asked for, and it is still there.
+	Entry *FileInfo `json:"entry,omitempty"`
+	Error *Error    `json:"error,omitempty"`
+
+	// Kind `rename`: it was here and has another name now. `chmod`: mode, owner, times or attributes.
+	Kind WatchEventKind `json:"kind,omitempty"`
+
+	// Name Relative to the directory.
+	Name    string `json:"name,omitempty"`
+	NameB64 []byte `json:"name_b64,omitempty"`
+}
+
+// WatchEventKind `rename`: it was here and has another name now. `chmod`: mode, owner, times or attributes.
+type WatchEventKind string
 
 // Workspace A named sandbox that outlives the daemon.
 type Workspace struct {
@@ -848,17 +1275,38 @@ type WorkspaceRequest struct {
 	SnapshotTag string `json:"snapshot_tag"`
 }
 
+// ContextID defines model for ContextID.
+type ContextID = string
+
 // ID defines model for ID.
 type ID = string
 
 // Path defines model for Path.
 type Path = string
 
+// PortNumber defines model for PortNumber.
+type PortNumber = int
+
+// ProcessRef defines model for ProcessRef.
+type ProcessRef = string
+
 // Tag defines model for Tag.
 type Tag = string
 
 // WorkspaceName defines model for WorkspaceName.
 type WorkspaceName = string
+
+// ListSandboxesParams defines parameters for ListSandboxes.
+type ListSandboxesParams struct {
+	// State Only those in this state; may be repeated.
+	State []ListSandboxesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Metadata Only those whose metadata has this key and value, as `key=value`; may be repeated, and then all must match.
+	Metadata []string `form:"metadata,omitempty" json:"metadata,omitempty"`
+}
+
+// ListSandboxesParamsState defines parameters for ListSandboxes.
+type ListSandboxesParamsState string
 
 // ForkSandboxesParams defines parameters for ForkSandboxes.
 type ForkSandboxesParams struct {
@@ -900,6 +1348,9 @@ type WriteFileParams struct {
 
 	// Parents Make missing directories.
 	Parents bool `form:"parents,omitempty" json:"parents,omitempty"`
+
+	// Attr An extended attribute of the namespace user to set, as `name=value`; may be repeated.
+	Attr []string `form:"attr,omitempty" json:"attr,omitempty"`
 }
 
 // ListFilesParams defines parameters for ListFiles.
@@ -915,6 +1366,9 @@ type MakeDirParams struct {
 
 	// Parents Make missing parents, and accept a directory that exists.
 	Parents bool `form:"parents,omitempty" json:"parents,omitempty"`
+
+	// User Owner, a name or uid[:gid]; root when left out.
+	User string `form:"user,omitempty" json:"user,omitempty"`
 }
 
 // RenameFileParams defines parameters for RenameFile.
@@ -930,6 +1384,27 @@ type RenameFileParams struct {
 type StatFileParams struct {
 	// Path Absolute path in the sandbox, percent-encoded, any bytes but NUL.
 	Path Path `form:"path" json:"path"`
+}
+
+// ListTreeParams defines parameters for ListTree.
+type ListTreeParams struct {
+	// Path Absolute path in the sandbox, percent-encoded, any bytes but NUL.
+	Path Path `form:"path" json:"path"`
+
+	// Depth How many levels; 1 is the directory alone.
+	Depth int `form:"depth,omitempty" json:"depth,omitempty"`
+}
+
+// WatchFilesParams defines parameters for WatchFiles.
+type WatchFilesParams struct {
+	// Path Absolute path in the sandbox, percent-encoded, any bytes but NUL.
+	Path Path `form:"path" json:"path"`
+
+	// Recursive Watch directories below it too, also those that are made later.
+	Recursive bool `form:"recursive,omitempty" json:"recursive,omitempty"`
+
+	// Entries Describe what has changed.
+	Entries bool `form:"entries,omitempty" json:"entries,omitempty"`
 }
 
 // UnpackSnapshotParams defines parameters for UnpackSnapshot.
@@ -953,14 +1428,41 @@ type ForkSandboxesJSONRequestBody = ForkRequest
 // BranchSandboxJSONRequestBody defines body for BranchSandbox for application/json ContentType.
 type BranchSandboxJSONRequestBody = BranchRequest
 
+// CreateContextJSONRequestBody defines body for CreateContext for application/json ContentType.
+type CreateContextJSONRequestBody = ContextRequest
+
 // EvalSandboxJSONRequestBody defines body for EvalSandbox for application/json ContentType.
 type EvalSandboxJSONRequestBody = EvalRequest
 
 // ExecSandboxJSONRequestBody defines body for ExecSandbox for application/json ContentType.
 type ExecSandboxJSONRequestBody = ExecRequest
 
+// ComposeFileJSONRequestBody defines body for ComposeFile for application/json ContentType.
+type ComposeFileJSONRequestBody = ComposeRequest
+
+// StartProcessJSONRequestBody defines body for StartProcess for application/json ContentType.
+type StartProcessJSONRequestBody = ProcessRequest
+
+// WriteProcessJSONRequestBody defines body for WriteProcess for application/json ContentType.
+type WriteProcessJSONRequestBody = ProcessInput
+
+// ResizeProcessJSONRequestBody defines body for ResizeProcess for application/json ContentType.
+type ResizeProcessJSONRequestBody = TTY
+
+// SignalProcessJSONRequestBody defines body for SignalProcess for application/json ContentType.
+type SignalProcessJSONRequestBody = SignalRequest
+
+// ResumeSandboxJSONRequestBody defines body for ResumeSandbox for application/json ContentType.
+type ResumeSandboxJSONRequestBody = ResumeRequest
+
 // RollbackSandboxJSONRequestBody defines body for RollbackSandbox for application/json ContentType.
 type RollbackSandboxJSONRequestBody = RollbackRequest
+
+// RunCodeJSONRequestBody defines body for RunCode for application/json ContentType.
+type RunCodeJSONRequestBody = RunRequest
+
+// SetSandboxTimeoutJSONRequestBody defines body for SetSandboxTimeout for application/json ContentType.
+type SetSandboxTimeoutJSONRequestBody = TimeoutRequest
 
 // CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
 type CreateSnapshotJSONRequestBody = SnapshotRequest

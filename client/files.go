@@ -35,9 +35,10 @@ func (c *Client) ReadFileAt(ctx context.Context, id, path string, offset, length
 
 // WriteOptions say how WriteFile creates a file.
 type WriteOptions struct {
-	Mode    fs.FileMode // permission bits; zero: 0644
-	User    string      // owner; empty: root
-	Parents bool        // make missing directories
+	Mode    fs.FileMode       // permission bits; zero: 0644
+	User    string            // owner; empty: root
+	Parents bool              // make missing directories
+	Attrs   map[string]string // extended attributes of the namespace user, without "user."
 }
 
 // WriteFile creates or replaces a file with what r holds.
@@ -49,7 +50,39 @@ func (c *Client) WriteFile(ctx context.Context, id, path string, r io.Reader, op
 		}
 		params.Mode = fmt.Sprintf("%04o", opts.Mode)
 	}
+	for name, value := range opts.Attrs {
+		params.Attr = append(params.Attr, name+"="+value)
+	}
 	return c.done(c.rest.WriteFileWithBody(ctx, id, &params, bytesType, r))
+}
+
+// ComposeFile makes a file of the contents of others, in their order, and removes
+// those. It appears in one step.
+func (c *Client) ComposeFile(ctx context.Context, id string, req ComposeRequest) (*FileInfo, error) {
+	var out FileInfo
+	resp, err := c.rest.ComposeFile(ctx, id, req)
+	if err := c.decode(&out, resp, err, http.StatusOK); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// ListTree lists a directory and, up to a depth, those below it. A depth of 1 is the
+// directory alone.
+func (c *Client) ListTree(ctx context.Context, id, path string, depth int) ([]FileInfo, error) {
+	var out []FileInfo
+	resp, err := c.rest.ListTree(ctx, id, &api.ListTreeParams{Path: path, Depth: depth})
+	return out, c.decode(&out, resp, err, http.StatusOK)
+}
+
+// User looks up an account in a sandbox, by name or number.
+func (c *Client) User(ctx context.Context, id, name string) (*User, error) {
+	var out User
+	resp, err := c.rest.GetUser(ctx, id, name)
+	if err := c.decode(&out, resp, err, http.StatusOK); err != nil {
+		return nil, err
+	}
+	return &out, nil
 }
 
 // ListFiles lists a directory.

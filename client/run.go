@@ -200,10 +200,13 @@ func (b *commandBody) failure() error {
 }
 
 // lineReader reads JSON objects, one a line, skipping empty lines.
-type lineReader struct{ in *bufio.Reader }
+type lineReader struct {
+	in  *bufio.Reader
+	max int // bytes of a line
+}
 
 func newLineReader(r io.Reader) *lineReader {
-	return &lineReader{bufio.NewReaderSize(r, 64<<10)}
+	return &lineReader{bufio.NewReaderSize(r, 64<<10), maxLine}
 }
 
 func (l *lineReader) next(v any) error {
@@ -226,8 +229,8 @@ func (l *lineReader) take() ([]byte, error) {
 		line = bytes.Clone(line)
 	}
 	for err == bufio.ErrBufferFull {
-		if len(line) > maxLine {
-			return nil, fmt.Errorf("a line of the answer is over %d bytes", maxLine)
+		if len(line) > l.max {
+			return nil, fmt.Errorf("a line of the answer is over %d bytes", l.max)
 		}
 		var part []byte
 		part, err = l.in.ReadSlice('\n')

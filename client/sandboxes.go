@@ -82,10 +82,28 @@ func exactHeaders(_ context.Context, r *http.Request) error {
 	return nil
 }
 
-// Sandboxes lists the sandboxes, oldest first.
+// Filter says which sandboxes to list; empty fields do not matter.
+type Filter struct {
+	States   []string          // such as running and paused
+	Metadata map[string]string // all of which they have
+}
+
+// Sandboxes lists the sandboxes, paused ones too, oldest first.
 func (c *Client) Sandboxes(ctx context.Context) ([]SandboxInfo, error) {
+	return c.FindSandboxes(ctx, Filter{})
+}
+
+// FindSandboxes lists some of the sandboxes, oldest first.
+func (c *Client) FindSandboxes(ctx context.Context, f Filter) ([]SandboxInfo, error) {
+	var params api.ListSandboxesParams
+	for _, state := range f.States {
+		params.State = append(params.State, api.ListSandboxesParamsState(state))
+	}
+	for name, value := range f.Metadata {
+		params.Metadata = append(params.Metadata, name+"="+value)
+	}
 	var out []SandboxInfo
-	resp, err := c.rest.ListSandboxes(ctx)
+	resp, err := c.rest.ListSandboxes(ctx, &params)
 	return out, c.decode(&out, resp, err, http.StatusOK)
 }
 

@@ -5,6 +5,9 @@ import "github.com/forkd-dev/forkd/api"
 // The types of the API, under the names that this package's methods use.
 type (
 	BranchRequest    = api.BranchRequest
+	CodeContext      = api.CodeContext
+	ComposeRequest   = api.ComposeRequest
+	ContextRequest   = api.ContextRequest
 	DeriveRequest    = api.DeriveRequest
 	EvalRequest      = api.EvalRequest
 	EvalResult       = api.EvalResult
@@ -16,15 +19,25 @@ type (
 	ForkError        = api.ForkError
 	ForkRequest      = api.ForkRequest
 	PingResult       = api.PingResult
+	Process          = api.Process
+	ProcessExit      = api.ProcessExit
+	ProcessRequest   = api.ProcessRequest
 	Progress         = api.Progress
 	PullRequest      = api.PullRequest
 	PushRequest      = api.PushRequest
+	RunEnd           = api.RunEnd
+	RunEvent         = api.RunEvent
+	RunRequest       = api.RunRequest
 	SandboxInfo      = api.SandboxInfo
+	SandboxMetrics   = api.SandboxMetrics
 	SnapshotDetail   = api.SnapshotDetail
 	SnapshotInfo     = api.SnapshotInfo
 	SnapshotRequest  = api.SnapshotRequest
+	TTY              = api.TTY
 	TreeNode         = api.TreeNode
+	User             = api.User
 	Version          = api.Version
+	WatchEvent       = api.WatchEvent
 	Workspace        = api.Workspace
 	WorkspaceRequest = api.WorkspaceRequest
 )

@@ -4,25 +4,15 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/forkd-dev/forkd/internal/daemon"
-	"github.com/forkd-dev/forkd/internal/engine"
-	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
-// engineName is what new sandboxes run on.
-const engineName = "soft"
-
-// openBackend opens the domain in a home.
-func openBackend(ctx context.Context, home string, log *slog.Logger) (daemon.Backend, error) {
-	agent, err := guestAgent()
-	if err != nil {
-		return nil, err
-	}
+// openDomain opens the domain in a home.
+func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (*sandbox.Manager, error) {
 	m, err := sandbox.Open(ctx, sandbox.Options{
 		Home:      home,
-		Agent:     agent,
-		NewEngine: func() engine.Engine { return soft.New(0) },
+		Agent:     guestAgent,
+		NewEngine: c.open,
 		Log:       log,
 		Version:   buildVersion(),
 	})

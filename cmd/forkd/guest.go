@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/forkd-dev/forkd/internal/daemon/launch"
+	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -14,11 +15,11 @@ import (
 //go:embed guest
 var guestFiles embed.FS
 
-const agentFile = "guest/forkd-agent.riscv64"
+const agentFile = "guest/forkd-agent."
 
-// guestAgent returns the agent's executable.
-func guestAgent() ([]byte, error) {
-	agent, err := guestFiles.ReadFile(agentFile)
+// guestAgent returns the agent's executable for an ISA.
+func guestAgent(isa engine.ISA) ([]byte, error) {
+	agent, err := guestFiles.ReadFile(agentFile + string(isa))
 	if err != nil {
 		return nil, &launch.Error{
 			Message: "this forkd was built without the guest agent",

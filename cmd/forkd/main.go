@@ -3,13 +3,16 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"runtime/debug"
 	"syscall"
 
 	"github.com/forkd-dev/forkd/internal/cli"
 	"github.com/forkd-dev/forkd/internal/daemon"
-	"github.com/forkd-dev/forkd/internal/engine/soft"
+	"github.com/forkd-dev/forkd/internal/e2b"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
 // version is set by the linker; without it, the module's version is used.
@@ -20,7 +23,7 @@ func main() {
 		Version: buildVersion(),
 		Serve:   serve,
 		Agent: func() error {
-			_, err := guestAgent()
+			_, err := guestAgent(engine.RISCV64)
 			return err
 		},
 		Streams: cli.System(),
@@ -33,21 +36,37 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 	// Snapshots and images hold whole memories; nothing the daemon makes is for
 	// other users, whatever mode it is made with.
 	syscall.Umask(0o077)
-	executor, err := soft.Executor()
+	chosen, err := chooseEngine()
 	if err != nil {
-		return &daemon.Error{Message: err.Error(), Hint: "unset it, or see `forkd help environment`"}
+		return err
 	}
+	var domain *sandbox.Manager
 	return daemon.Serve(ctx, daemon.Config{
 		Home:           opts.Home,
 		Listen:         opts.Listen,
 		ListenOptional: opts.ListenOptional,
 		Token:          opts.Token,
 		Version:        buildVersion(),
-		Engine:         engineName,
-		Executor:       executor,
+		Engine:         chosen.name,
+		Executor:       chosen.executor,
 		Log:            opts.Log,
 		Open: func(ctx context.Context) (daemon.Backend, error) {
-			return openBackend(ctx, opts.Home, opts.Log)
+			m, err := openDomain(ctx, opts.Home, chosen, opts.Log)
+			if err != nil {
+				return nil, err
+			}
+			domain = m
+			return m, nil
+		},
+		Extend: func(rest http.Handler) (http.Handler, func(), error) {
+			all, err := e2b.New(e2b.Config{
+				Manager: domain, REST: rest, Token: opts.Token, Home: opts.Home,
+				Templates: opts.Templates, Domain: opts.Domain, Log: opts.Log,
+			})
+			if err != nil {
+				return nil, nil, err
+			}
+			return all, all.Close, nil
 		},
 	})
 }

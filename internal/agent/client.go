@@ -70,6 +70,16 @@ func (c *Client) WaitReady(ctx context.Context) (wire.Info, error) {
 	}
 }
 
+// Metrics returns what the guest uses.
+func (c *Client) Metrics(ctx context.Context) (wire.Metrics, error) {
+	return request[wire.Metrics](ctx, c, wire.OpMetrics, nil)
+}
+
+// User looks an account up by its name or number. The error has code CodeNoSuchUser if there is none of that name.
+func (c *Client) User(ctx context.Context, name string) (wire.User, error) {
+	return request[wire.User](ctx, c, wire.OpUser, wire.UserRequest{Name: name})
+}
+
 // Sync writes the guest's file systems to its disks.
 func (c *Client) Sync(ctx context.Context) error { return c.order(ctx, wire.OpSync, nil) }
 
@@ -130,7 +140,10 @@ func (c *Client) callOff(number uint64) {
 // Release lets the processes go on, and tells how long they stood still as the guest saw it.
 func (h *Held) Release() (time.Duration, error) {
 	defer h.call.close()
-	err := h.call.out.Frame(wire.TypeRelease, nil)
+	err := context.Cause(h.call.ctx)
+	if err == nil {
+		err = h.call.out.Frame(wire.TypeRelease, nil)
+	}
 	if err == nil {
 		err = h.call.readReply()
 	}
@@ -215,6 +228,30 @@ func request[R any](ctx context.Context, c *Client, op wire.Op, args any) (R, er
 	return decode[R](call.reply)
 }
 
+// collect reads frames of one type, each a JSON array, up to the end mark.
+func collect[T any](c *call, kind wire.Type, most, mostBytes int) ([]T, error) {
+	all := []T{}
+	for size := 0; ; {
+		got, payload, err := c.next()
+		switch {
+		case err != nil:
+			return nil, err
+		case got == wire.TypeEnd:
+			return all, nil
+		case got != kind:
+			return nil, c.unexpected(got)
+		}
+		batch, err := decode[[]T](payload)
+		if err != nil {
+			return nil, err
+		}
+		all, size = append(all, batch...), size+len(payload)
+		if len(all) > most || size > mostBytes {
+			return nil, wire.Errorf(wire.CodeTooLong, "", "the guest lists more than %d entries or %d bytes", most, mostBytes)
+		}
+	}
+}
+
 func decode[R any](payload []byte) (R, error) {
 	var r R
 	if err := json.Unmarshal(payload, &r); err != nil {
@@ -239,20 +276,20 @@ func (c *Client) open(ctx context.Context, op wire.Op, args any) (*call, error) 
 	if err != nil {
 		return nil, err
 	}
-	return c.send(ctx, wire.TypeRequest, payload)
+	if len(payload) > wire.MaxFrame {
+		return nil, wire.Errorf(wire.CodeTooLong, "args", "the arguments of %s are %d bytes long", op, len(payload))
+	}
+	return c.send(ctx, wire.AppendFrame(nil, wire.TypeRequest, payload))
 }
 
-func (c *Client) send(ctx context.Context, kind wire.Type, payload []byte) (*call, error) {
+// send sends the frames that open an operation, with one write, and reads the answer.
+func (c *Client) send(ctx context.Context, frames []byte) (*call, error) {
 	call, err := c.connect(ctx, wire.AgentPort)
 	if err != nil {
 		return nil, err
 	}
-	if err := call.out.Frame(kind, payload); err != nil {
-		if err := call.readReply(); err != nil { // a refusal may have come before everything was sent
-			call.close()
-			return nil, err
-		}
-	} else if err := call.readReply(); err != nil {
+	_, _ = call.conn.Write(frames) // a refusal may have come before everything was sent; else reading fails, too
+	if err := call.readReply(); err != nil {
 		call.close()
 		return nil, err
 	}

@@ -161,7 +161,7 @@ func (c *Client) evaluator(ctx context.Context, name string) (*evaluator, error)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(info.Runtimes, func(r wire.RuntimeInfo) bool { return r.Name == name })
+	i := slices.IndexFunc(info.Runtimes, func(r wire.RuntimeInfo) bool { return r.Name == name && r.Starts > 0 })
 	if i < 0 {
 		return nil, wire.Errorf(wire.CodeNotFound, "runtime", "the guest has no runtime %q", name)
 	}

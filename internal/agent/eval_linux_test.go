@@ -339,7 +339,7 @@ func TestRuntimeStartFailures(t *testing.T) {
 		detail string
 	}{
 		"bad name":       {wire.RuntimeStart{Name: "a b", Kind: "python"}, wire.CodeBadRequest, ""},
-		"unknown kind":   {wire.RuntimeStart{Name: "cobol"}, wire.CodeBadRequest, ""},
+		"unknown kind":   {wire.RuntimeStart{Name: "cobol"}, wire.CodeUnknownKind, ""},
 		"no interpreter": {wire.RuntimeStart{Name: "python", Program: "/no/python"}, wire.CodeNotFound, ""},
 		"no module":      {wire.RuntimeStart{Name: "python", Program: program, Imports: []string{"no_such_module"}}, wire.CodeRuntimeFailed, "no_such_module"},
 		"statement":      {wire.RuntimeStart{Name: "python", Program: program, Imports: []string{"os; 1"}}, wire.CodeBadRequest, ""},

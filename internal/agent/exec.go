@@ -15,9 +15,12 @@ type Stream int
 
 // The streams.
 const (
-	Stdout Stream = 1
-	Stderr Stream = 2
+	Stdout   Stream = 1
+	Stderr   Stream = 2
+	Terminal Stream = 3 // of a process that has a terminal; both of the others
 )
+
+var streams = map[wire.Type]Stream{wire.TypeStdout: Stdout, wire.TypeStderr: Stderr, wire.TypeTerminal: Terminal}
 
 // Chunk is a piece of output as it was produced. It may end in the middle of a character.
 type Chunk struct {
@@ -26,8 +29,7 @@ type Chunk struct {
 }
 
 // Process is a command in the guest. Recv, or Wait, must be called until the end; the other methods may be called by other
-// goroutines meanwhile. Closing it, or ending its context, kills the command and all that it started, unless it was
-// started with Detach.
+// goroutines meanwhile. Closing it, or ending its context, kills the command and all that it started.
 type Process struct {
 	ID  uint64
 	PID int

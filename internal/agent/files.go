@@ -8,8 +8,11 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
-// maxEntries is how many entries List takes from a guest, of which each costs about 200 bytes.
-const maxEntries = 1 << 20
+// Limits of what List takes from a guest.
+const (
+	maxEntries     = 1 << 20   // each costs about 300 bytes
+	maxEntriesSize = 512 << 20 // bytes of JSON
+)
 
 // File is a file in the guest that is being read. Close it.
 type File struct {
@@ -89,7 +92,7 @@ func (c *Client) WriteFile(ctx context.Context, req wire.WriteRequest, data io.R
 
 // sendData sends data and the end mark, unless the answer comes first: then it is an error.
 func sendData(call *call, data io.Reader, answer chan error) error {
-	buf := make([]byte, wire.HeaderSize+wire.MaxData)
+	buf := wire.NewBuffer(wire.MaxData)
 	for {
 		n, err := data.Read(buf[wire.HeaderSize:])
 		var sent error
@@ -122,32 +125,15 @@ func sendData(call *call, data io.Reader, answer chan error) error {
 	}
 }
 
-// List returns the entries of a directory, in no order.
-func (c *Client) List(ctx context.Context, path wire.Name) ([]wire.FileInfo, error) {
-	call, err := c.open(ctx, wire.OpList, wire.PathRequest{Path: path})
+// List returns the entries of a directory, and with a depth those of directories below; a directory comes before what is
+// in it, otherwise there is no order.
+func (c *Client) List(ctx context.Context, req wire.ListRequest) ([]wire.FileInfo, error) {
+	call, err := c.open(ctx, wire.OpList, req)
 	if err != nil {
 		return nil, err
 	}
 	defer call.close()
-	entries := []wire.FileInfo{}
-	for {
-		kind, payload, err := call.next()
-		switch {
-		case err != nil:
-			return nil, err
-		case kind == wire.TypeEnd:
-			return entries, nil
-		case kind != wire.TypeEntries:
-			return nil, call.unexpected(kind)
-		}
-		batch, err := decode[[]wire.FileInfo](payload)
-		if err != nil {
-			return nil, err
-		}
-		if entries = append(entries, batch...); len(entries) > maxEntries {
-			return nil, wire.Errorf(wire.CodeTooLong, "path", "directory %q has more than %d entries", string(path), maxEntries)
-		}
-	}
+	return collect[wire.FileInfo](call, wire.TypeEntries, maxEntries, maxEntriesSize)
 }
 
 // Stat describes a file.
@@ -156,8 +142,13 @@ func (c *Client) Stat(ctx context.Context, req wire.StatRequest) (wire.FileInfo,
 }
 
 // Mkdir makes a directory.
-func (c *Client) Mkdir(ctx context.Context, req wire.MkdirRequest) error {
-	return c.order(ctx, wire.OpMkdir, req)
+func (c *Client) Mkdir(ctx context.Context, req wire.MkdirRequest) (wire.MkdirReply, error) {
+	return request[wire.MkdirReply](ctx, c, wire.OpMkdir, req)
+}
+
+// Compose makes one file of several, in one step, and removes those. When it fails, everything is as it was.
+func (c *Client) Compose(ctx context.Context, req wire.ComposeRequest) (wire.FileInfo, error) {
+	return request[wire.FileInfo](ctx, c, wire.OpCompose, req)
 }
 
 // Rename moves a file within one file system.

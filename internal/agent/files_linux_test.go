@@ -79,7 +79,7 @@ func TestFileNames(t *testing.T) {
 	for _, name := range names {
 		f.write(t, dir+"/"+name, name)
 	}
-	entries, err := f.List(t.Context(), wire.Name(dir))
+	entries, err := f.List(t.Context(), wire.ListRequest{Path: wire.Name(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +139,7 @@ func TestFileMistakes(t *testing.T) {
 		_, err := f.WriteFile(ctx, req, strings.NewReader("new"))
 		return err
 	}
+	mkdir := func(req wire.MkdirRequest) error { _, err := f.Mkdir(ctx, req); return err }
 	for name, tc := range map[string]struct {
 		err  error
 		code wire.Code
@@ -162,15 +163,15 @@ func TestFileMistakes(t *testing.T) {
 		"unknown owner":           {write(wire.WriteRequest{Path: d + "/new", Owner: "nobody-such"}), wire.CodeNoSuchUser},
 		"parents through a file":  {write(wire.WriteRequest{Path: d + "/file/a/b", Parents: true}), wire.CodeNotDirectory},
 		"parents through nowhere": {write(wire.WriteRequest{Path: d + "/dangling/a", Parents: true}), wire.CodeNotFound},
-		"make existing":           {f.Mkdir(ctx, wire.MkdirRequest{Path: d + "/full"}), wire.CodeExists},
-		"make parents over file":  {f.Mkdir(ctx, wire.MkdirRequest{Path: d + "/file", Parents: true}), wire.CodeNotDirectory},
+		"make existing":           {mkdir(wire.MkdirRequest{Path: d + "/full"}), wire.CodeExists},
+		"make parents over file":  {mkdir(wire.MkdirRequest{Path: d + "/file", Parents: true}), wire.CodeNotDirectory},
 		"remove missing":          {f.Remove(ctx, wire.RemoveRequest{Path: d + "/none", Recursive: true}), wire.CodeNotFound},
 		"remove full":             {f.Remove(ctx, wire.RemoveRequest{Path: d + "/full"}), wire.CodeNotEmpty},
 		"remove root":             {f.Remove(ctx, wire.RemoveRequest{Path: "/", Recursive: true}), wire.CodeBadRequest},
 		"remove root by dots":     {f.Remove(ctx, wire.RemoveRequest{Path: d + "/..", Recursive: true}), wire.CodeBadRequest},
 		"rename missing":          {f.Rename(ctx, wire.RenameRequest{From: d + "/none", To: d + "/x"}), wire.CodeNotFound},
 		"rename over":             {f.Rename(ctx, wire.RenameRequest{From: d + "/file", To: d + "/fifo", NoReplace: true}), wire.CodeExists},
-		"list file":               {func() error { _, err := f.List(ctx, d+"/file"); return err }(), wire.CodeNotDirectory},
+		"list file":               {func() error { _, err := f.List(ctx, wire.ListRequest{Path: d + "/file"}); return err }(), wire.CodeNotDirectory},
 	} {
 		if e, ok := errors.AsType[*wire.Error](tc.err); !ok || e.Code != tc.code {
 			t.Errorf("%s: %v, want %s", name, tc.err, tc.code)
@@ -253,11 +254,11 @@ func TestFileBigDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	entries, err := f.List(t.Context(), wire.Name(dir))
+	entries, err := f.List(t.Context(), wire.ListRequest{Path: wire.Name(dir)})
 	if err != nil || len(entries) != 1000 || entries[0].Kind != wire.KindSymlink || entries[0].Target == "" {
 		t.Errorf("%d entries, %v", len(entries), err)
 	}
-	if entries, err := f.List(t.Context(), wire.Name(t.TempDir())); err != nil || entries == nil || len(entries) != 0 {
+	if entries, err := f.List(t.Context(), wire.ListRequest{Path: wire.Name(t.TempDir())}); err != nil || entries == nil || len(entries) != 0 {
 		t.Errorf("empty directory: %v, %v", entries, err)
 	}
 }

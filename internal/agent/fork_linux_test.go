@@ -108,7 +108,7 @@ func TestQuiesceHoldsEverything(t *testing.T) {
 	}
 	for name, try := range map[string]func() error{
 		"exec":  func() error { _, err := f.run(t.Context(), sh("true")); return err },
-		"files": func() error { _, err := f.List(t.Context(), "/"); return err },
+		"files": func() error { _, err := f.List(t.Context(), wire.ListRequest{Path: "/"}); return err },
 		"start": func() error {
 			_, err := f.StartRuntime(t.Context(), wire.RuntimeStart{Name: "other", Kind: "python", Port: 2000})
 			return err
@@ -139,7 +139,6 @@ func TestQuiesceHoldsEverything(t *testing.T) {
 func TestCommandsOutliveTheirConnectionInAChild(t *testing.T) {
 	f := newGuest(t)
 	needCgroups(t, f)
-	running := func(pid int) bool { return f.mustRun(t, sh(fmt.Sprintf("kill -0 %d 2>/dev/null", pid))).Code == 0 }
 	for _, child := range []bool{true, false} {
 		p, err := f.Exec(t.Context(), sh("sleep 300"))
 		if err != nil {
@@ -160,12 +159,12 @@ func TestCommandsOutliveTheirConnectionInAChild(t *testing.T) {
 		}
 		if child {
 			time.Sleep(50 * time.Millisecond)
-			if !running(p.PID) {
+			if !f.alive(t, p.PID) {
 				t.Error("the command ended in the child")
 			}
 			continue
 		}
-		eventually(t, "the abandoned command ends in the source", func() bool { return !running(p.PID) })
+		eventually(t, "the abandoned command ends in the source", func() bool { return !f.alive(t, p.PID) })
 	}
 }
 

@@ -214,6 +214,12 @@ func (f *fixture) run(ctx context.Context, req wire.ExecRequest, stdin ...string
 	return outcome{exit, stdout.String(), stderr.String()}, err
 }
 
+// alive reports whether a process exists.
+func (f *fixture) alive(t *testing.T, pid int) bool {
+	t.Helper()
+	return f.mustRun(t, sh(fmt.Sprintf("kill -0 %d 2>/dev/null", pid))).Code == 0
+}
+
 func wantCode(t *testing.T, err error, code wire.Code) *wire.Error {
 	t.Helper()
 	e, ok := errors.AsType[*wire.Error](err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -42,6 +43,15 @@ func TestServerHostileClient(t *testing.T) {
 		"window exceeded":   {append(bytes.Clone(exec), frame(wire.TypeStdin, strings.Repeat("x", wire.StdinWindow+1))...), wire.CodeBadRequest},
 		"stdin after end":   {append(append(bytes.Clone(exec), frame(wire.TypeStdinEnd, "")...), frame(wire.TypeStdin, "x")...), wire.CodeBadRequest},
 		"bad signal":        {append(bytes.Clone(exec), frame(wire.TypeSignal, `{"signal":0}`)...), wire.CodeBadRequest},
+		"nobody":            {frame(wire.TypeRequest, `{"v":1,"op":"attach","args":{}}`), wire.CodeBadRequest},
+		"negative process":  {frame(wire.TypeRequest, `{"v":1,"op":"attach","args":{"pid":-1}}`), wire.CodeBadRequest},
+		"talking listener":  {append(frame(wire.TypeRequest, `{"v":1,"op":"exec","args":{"argv":["sleep","1"],"keep":true}}`), frame(wire.TypeStdin, "x")...), wire.CodeUnknownFrame},
+		"input cut off":     {frame(wire.TypeRequest, `{"v":1,"op":"input","args":{"pid":1}}`), wire.CodeBadRequest},
+		"too much input":    {append(frame(wire.TypeRequest, `{"v":1,"op":"input","args":{"pid":1}}`), frame(wire.TypeStdin, strings.Repeat("x", wire.StdinWindow+1))...), wire.CodeBadRequest},
+		"wrong input":       {append(frame(wire.TypeRequest, `{"v":1,"op":"input","args":{"pid":1}}`), frame(wire.TypeData, "x")...), wire.CodeUnknownFrame},
+		"large terminal":    {frame(wire.TypeRequest, `{"v":1,"op":"resize","args":{"pid":1,"cols":65536,"rows":1}}`), wire.CodeBadRequest},
+		"large port":        {frame(wire.TypeRequest, `{"v":1,"op":"dial","args":{"port":65536}}`), wire.CodeBadRequest},
+		"relative watch":    {frame(wire.TypeRequest, `{"v":1,"op":"watch","args":{"path":"tmp"}}`), wire.CodeBadRequest},
 		"misplaced frame":   {append(bytes.Clone(exec), frame(wire.TypeEntries, `[]`)...), wire.CodeUnknownFrame},
 	} {
 		conn, err := net.Dial("unix", f.socket(wire.AgentPort))
@@ -131,11 +141,27 @@ func TestClientHostileGuest(t *testing.T) {
 		if _, typed := errors.AsType[*wire.Error](err); !typed && !errors.Is(err, agent.ErrLost) {
 			t.Errorf("%s: error is %v", name, err)
 		}
-		if _, err := c.List(t.Context(), "/"); err == nil {
+		if _, err := c.List(t.Context(), wire.ListRequest{Path: "/"}); err == nil {
 			t.Errorf("%s: list succeeded", name)
 		}
 		if _, err := c.WriteFile(t.Context(), wire.WriteRequest{Path: "/x"}, endless{}); err == nil {
 			t.Errorf("%s: write succeeded", name)
+		}
+		if a, err := c.AttachProcess(t.Context(), wire.ProcessRef{PID: 1}); err == nil {
+			for err == nil {
+				_, err = a.Recv()
+			}
+			if err == io.EOF {
+				t.Errorf("%s: attachment ended with %+v", name, a.Exit())
+			}
+		}
+		if list, err := c.Processes(t.Context()); err == nil {
+			t.Errorf("%s: processes are %+v", name, list)
+		}
+		if w, err := c.Watch(t.Context(), wire.WatchRequest{Path: "/"}); err == nil {
+			if change, err := w.Recv(); err == nil {
+				t.Errorf("%s: watch told of %+v", name, change)
+			}
 		}
 		c.Adopt(wire.RuntimeInfo{Name: "python", Port: 1, Starts: 1})
 		if r, err := c.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "1"}); err == nil {

@@ -35,7 +35,7 @@ func (b *branchFlags) add(cmd *cobra.Command) {
 // those that mean something for a new machine only.
 var (
 	branchOnly = []string{"mode", "full", "diff", "live", "no-wait"}
-	bootOnly   = []string{"memory-mib", "vcpus", "disk-mib", "packages", "mirror", "runtime", "modules", "warm-up", "setup"}
+	bootOnly   = []string{"memory-mib", "vcpus", "disk-mib", "packages", "mirror", "runtime", "modules", "languages", "warm-up", "setup"}
 )
 
 // check refuses flags that would have no effect.

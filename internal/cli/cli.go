@@ -42,7 +42,7 @@ const (
 )
 
 // Main runs the command line and returns the exit status: 0 for success, 1 for
-// failure, 2 for wrong usage, 128+n when signal n ended it. exec and run give the
+// failure, 2 for wrong usage, 128+n when signal n ended it. exec, attach and run give the
 // status of the command they run; for them, forkd's own failure is 125. A timeout
 // is 124 for them and for eval.
 func Main(app App, args []string) int {
@@ -276,9 +276,11 @@ func addCommands(root *cobra.Command, f *factory) {
 	)
 	for group, commands := range map[string][]*cobra.Command{
 		"start": {newQuickstart(f), newDoctor(f), newRun(f)},
-		"box":   {newFork(f), newExec(f), newEval(f), newInterrupt(f), newPing(f), newLs(f), newTree(f), newRollback(f), newWorkspace(f), newKill(f)},
-		"snap":  {newSnapshot(f), newSnapshotDiff(f), newSnapshotCompact(f), newImages(f), newSnapshotInfo(f), newVerify(f), newPack(f), newUnpack(f), newPush(f), newPull(f), newRmi(f)},
-		"host":  {newServe(f), newStop(f), newBench(f), newVersion(f)},
+		"box": {newFork(f), newExec(f), newEval(f), newRunCode(f), newInterrupt(f), newPing(f), newLs(f), newTree(f), newStats(f),
+			newPause(f), newResume(f), newTimeout(f), newRollback(f), newWorkspace(f), newKill(f),
+			newPs(f), newAttach(f), newSignal(f), newWatch(f), newPortForward(f)},
+		"snap": {newSnapshot(f), newSnapshotDiff(f), newSnapshotCompact(f), newImages(f), newSnapshotInfo(f), newVerify(f), newPack(f), newUnpack(f), newPush(f), newPull(f), newRmi(f)},
+		"host": {newServe(f), newStop(f), newBench(f), newVersion(f)},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = group

@@ -173,7 +173,7 @@ func TestTablesOnTerminal(t *testing.T) {
 		t.Fatal(errs)
 	}
 	lines := strings.Split(out, "\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "ID ") || strings.Fields(lines[1])[0] != "sb-0001" {
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "ID ") || strings.Fields(lines[1])[0] != "sb000000000001" {
 		t.Errorf("fork printed\n%s", out)
 	}
 	if strings.Contains(out, "\t") || !strings.Contains(out, "0s ago") || !strings.Contains(out, "in 59m") || !strings.Contains(out, "64.0 KiB") {
@@ -242,7 +242,7 @@ func TestPartialFork(t *testing.T) {
 		return nil
 	}
 	status, out, errs := terminal(t, fake, "", "fork", "-t", "base", "-n", "3", "-q")
-	if status != 1 || out != "sb-0001\nsb-0002\n" ||
+	if status != 1 || out != "sb000000000001\nsb000000000002\n" ||
 		errs != "forkd: child 1: the disk is full\nforkd: error: 1 of 3 children could not be started\nforkd: hint: free some\n" {
 		t.Errorf("fork: %d %q %q", status, out, errs)
 	}
@@ -271,7 +271,7 @@ func TestKillRace(t *testing.T) {
 	}
 	late := &lateFake{fake}
 	status, out, errs := terminal(t, late, "", "kill", "--all", "--json")
-	if status != 0 || errs != "" || !strings.Contains(out, "sb-0002") || strings.Contains(out, "sb-0001") {
+	if status != 0 || errs != "" || !strings.Contains(out, "sb000000000002") || strings.Contains(out, "sb000000000001") {
 		t.Errorf("kill --all: %d %q %q", status, out, errs)
 	}
 }

@@ -39,9 +39,10 @@ func (f *factory) tags() completer {
 	})
 }
 
-func (f *factory) boxes() completer {
+// boxes completes ids of sandboxes, of those in some states if any are named.
+func (f *factory) boxes(states ...string) completer {
 	return f.words(func(ctx context.Context, c *client.Client) []string {
-		all, _ := c.Sandboxes(ctx)
+		all, _ := c.FindSandboxes(ctx, client.Filter{States: states})
 		return ids(all)
 	})
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,16 +39,9 @@ standard input.`,
 }
 
 func (o *evalOptions) run(ctx context.Context, args []string) error {
-	code := strings.Join(args, " ")
-	if code == "-" {
-		text, err := io.ReadAll(o.f.io.In)
-		if err != nil {
-			return fmt.Errorf("reading the code: %w", err)
-		}
-		code = string(text)
-	}
-	if strings.TrimSpace(code) == "" {
-		return usagef("the code is empty")
+	code, err := codeOf(o.f.io, args)
+	if err != nil {
+		return err
 	}
 	c, err := o.f.connect(ctx)
 	if err != nil {

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,8 +105,11 @@ func ours(err error) error {
 }
 
 type execOptions struct {
-	f     *factory
-	child string
+	f      *factory
+	child  string
+	tty    bool
+	detach bool
+	name   string
 	commandFlags
 }
 
@@ -113,14 +119,29 @@ func newExec(f *factory) *cobra.Command {
 		Use:   "exec [flags] [--] COMMAND [ARG]...",
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox. Output is passed on as it is produced, and the exit
-status is the command's own; see "forkd help exit-codes".`,
+status is the command's own; see "forkd help exit-codes".
+
+With --tty the command has a terminal, of which this one is the screen and keyboard;
+Ctrl-] leaves it. With --detach the command lives on its own, and its PID is printed.
+Both can be listed with "forkd ps", attached to and signalled, and they survive a
+pause.`,
 		Example: `  forkd exec -- python3 -c 'print(1)'
+  forkd exec -t bash
+  forkd exec --detach --name web -- python3 -m http.server
   tar c . | forkd exec -i -w /root -- tar x`,
 		Args: atLeast(1, "command"),
-		RunE: func(cmd *cobra.Command, args []string) error { return ours(o.run(cmd.Context(), args)) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := exclusive(cmd, "tty", "json"); err != nil {
+				return err
+			}
+			return ours(o.run(cmd.Context(), args))
+		},
 	}
 	childFlag(cmd, &o.child)
 	o.commandFlags.add(cmd)
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "let the command live on its own")
+	cmd.Flags().StringVar(&o.name, "name", "", "`name` to find it by, with --tty or --detach")
 	return cmd
 }
 
@@ -133,5 +154,44 @@ func (o *execOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.tty || o.detach {
+		return o.start(ctx, c, id, args)
+	}
 	return o.commandFlags.run(ctx, o.f.io, c, id, args)
+}
+
+// start runs a command that lives on its own.
+func (o *execOptions) start(ctx context.Context, c *client.Client, id string, args []string) error {
+	env, err := environ(o.env)
+	if err != nil {
+		return err
+	}
+	req := client.ProcessRequest{
+		Args: args, Env: env, Cwd: o.cwd, User: o.user, Tag: o.name, Stdin: o.stdin, TimeoutSecs: o.timeout.secs(),
+	}
+	if o.tty {
+		size := o.f.io.size()
+		req.TTY = &size
+		if _, given := env["TERM"]; !given {
+			env["TERM"] = cmp.Or(os.Getenv("TERM"), "xterm")
+		}
+	}
+	if o.detach {
+		p, err := c.SpawnProcess(ctx, id, req)
+		if err != nil {
+			return err
+		}
+		if o.json {
+			return o.f.io.json(p)
+		}
+		_, err = fmt.Fprintln(o.f.io.Out, p.PID)
+		return err
+	}
+	a, err := c.StartProcess(ctx, id, req)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	s := &session{io: o.f.io, client: c, id: id, process: a, ends: true}
+	return s.run(ctx, o.stdin || o.f.io.InTTY)
 }

@@ -110,6 +110,19 @@ func flagError(err error) string {
 	return fmt.Sprintf("--%s %q: %s", bad.GetFlag().Name, bad.GetValue(), want)
 }
 
+// metadata turns the values of --metadata into a map.
+func metadata(values []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, v := range values {
+		name, value, given := strings.Cut(v, "=")
+		if !given || name == "" {
+			return nil, usagef("--metadata %s: give KEY=VALUE", v)
+		}
+		all[name] = value
+	}
+	return all, nil
+}
+
 // environ turns the values of --env into variables. A name alone takes the value
 // that it has here.
 func environ(values []string) (map[string]string, error) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 )
 
@@ -16,6 +17,7 @@ type forkOptions struct {
 	n       int
 	limit   int
 	timeout duration
+	keep    keepFlags
 	prewarm bool
 	netns   bool
 	live    bool
@@ -23,17 +25,48 @@ type forkOptions struct {
 	json    bool
 }
 
+// keepFlags are the flags for what a sandbox has for all its life.
+type keepFlags struct {
+	env        []string
+	metadata   []string
+	onTimeout  string
+	autoResume bool
+}
+
+func (k *keepFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&k.env, "env", "e", nil, "variable for everything that is run in it: `NAME=VALUE`, or NAME to pass yours on")
+	flags.StringArrayVarP(&k.metadata, "metadata", "m", nil, "`KEY=VALUE` to find it by; may be repeated")
+	flags.StringVar(&k.onTimeout, "on-timeout", "", "`what` to do when --timeout is over: kill (the default) or pause")
+	flags.BoolVar(&k.autoResume, "auto-resume", false, "when it is used while it is paused, resume it")
+	completeFlag(cmd, "on-timeout", cobra.FixedCompletions([]string{"kill", "pause"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// apply puts the flags into a request.
+func (k *keepFlags) apply(req *client.ForkRequest) (err error) {
+	if k.onTimeout != "" && !api.TimeoutAction(k.onTimeout).Valid() {
+		return &usageError{msg: fmt.Sprintf("--on-timeout %q: must be kill or pause", k.onTimeout)}
+	}
+	req.OnTimeout, req.AutoResume = api.TimeoutAction(k.onTimeout), k.autoResume
+	if req.Env, err = environ(k.env); err != nil {
+		return err
+	}
+	req.Metadata, err = metadata(k.metadata)
+	return err
+}
+
 func newFork(f *factory) *cobra.Command {
 	o := &forkOptions{f: f}
 	cmd := &cobra.Command{
 		Use:     "fork [--tag TAG | --from-sandbox ID] [flags]",
 		Aliases: []string{"spawn"},
-		Short:   "Fork sandboxes from a snapshot or from a running sandbox",
-		Long: `Fork sandboxes from a snapshot. Or, with --from-sandbox, from a running sandbox as it
-is now, which goes on running: its processes, the state of its interpreter and its
-files are in every child, and nothing that it does later shows in them.`,
+		Short:   "Fork sandboxes from a snapshot or from another sandbox",
+		Long: `Fork sandboxes from a snapshot. Or, with --from-sandbox, from a sandbox as it is now. If
+that runs it goes on running, if it is paused it stays so: its processes, the state of
+its interpreter and its files are in every child, and nothing that it does later shows
+in them.`,
 		Example: `  forkd fork --tag pyagent -n 10
-  forkd fork --from-sandbox sb-0123456789ab -n 5`,
+  forkd fork --from-sandbox sb0123456789ab -n 5`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.from != "" {
@@ -47,10 +80,11 @@ files are in every child, and nothing that it does later shows in them.`,
 	}
 	flags := cmd.Flags()
 	tagFlag(cmd, &o.tag)
-	flags.StringVar(&o.from, "from-sandbox", "", "fork from the running sandbox with this `ID`")
+	flags.StringVar(&o.from, "from-sandbox", "", "fork from the sandbox with this `ID`")
 	flags.IntVarP(&o.n, "count", "n", 1, "`number` of children, 1 to 1000")
 	flags.IntVar(&o.limit, "memory-limit-mib", 0, "private memory that a child may use, in `MiB`; its whole RAM by default")
-	flags.Var(&o.timeout, "timeout", "end the children after this `time`")
+	flags.Var(&o.timeout, "timeout", "lifetime of the children, as a `time`; see --on-timeout")
+	o.keep.add(cmd)
 	flags.BoolVar(&o.prewarm, "prewarm", false, "refresh each child now and not before its first use")
 	flags.BoolVar(&o.netns, "per-child-netns", false, "a network for each child (not in this build)")
 	flags.BoolVar(&o.live, "live-fork", false, "accepted for older scripts: every child can be branched live")
@@ -67,6 +101,9 @@ func (o *forkOptions) run(ctx context.Context) error {
 	req := client.ForkRequest{
 		FromSandbox: o.from, Tag: o.tag, N: &o.n, MemoryLimitMiB: orNil(o.limit), TimeoutSecs: o.timeout.secs(),
 		Prewarm: o.prewarm, PerChildNetns: o.netns, LiveFork: o.live,
+	}
+	if err := o.keep.apply(&req); err != nil {
+		return err
 	}
 	boxes, failed, err := c.Fork(ctx, req)
 	if err != nil {

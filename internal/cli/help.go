@@ -36,6 +36,8 @@ func newEnvironment() *cobra.Command {
                      not set, your own daemon is used, and started if needed.
 FORKD_TOKEN          bearer token that the daemon demands and clients send
 FORKD_TAG            snapshot to use when no --tag is given; pyagent otherwise
+FORKD_E2B_TEMPLATES  names of E2B templates and their snapshots: name=tag,name=tag
+FORKD_E2B_DOMAIN     domain that E2B clients are told
 FORKD_HOME           where the daemon keeps its data; $XDG_DATA_HOME/forkd or
                      ~/.local/share/forkd otherwise
 FORKD_HUB_URL        the hub that names such as owner/name are of, for push and pull
@@ -59,14 +61,14 @@ func newExitCodes() *cobra.Command {
 2      wrong usage
 128+n  ended by signal n, for example 130 by Ctrl-C
 
-exec and run give the exit status of the command they run. Beyond that
+exec, attach and run give the exit status of the command. Beyond that
 124    the command took longer than --timeout
 125    forkd itself failed, so the command may not have run
 126    the command cannot be executed
 127    the command was not found
 128+n  the command was ended by signal n
 
-eval gives 1 for an exception, and
+eval and run-code give 1 for an exception, and
 124    the code was interrupted because it took longer than --timeout`,
 	}
 }

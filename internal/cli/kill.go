@@ -25,7 +25,7 @@ func newKill(f *factory) *cobra.Command {
 		Use:     "kill {ID... | --all | --tag TAG}",
 		Aliases: []string{"destroy"},
 		Short:   "End sandboxes",
-		Long: `End sandboxes and print the ids of those that were ended. A workspace that runs is
+		Long: `End sandboxes, running and paused ones, and print the ids of those that were ended. A workspace that runs is
 not ended: what it has done since it was last suspended would be lost. --all and --tag
 pass it over and say so; given by its id it is an error. "forkd workspace suspend"
 ends its sandbox and keeps its state, "forkd workspace rm" gives it up.`,

@@ -13,22 +13,27 @@ import (
 )
 
 type lsOptions struct {
-	f     *factory
-	tag   string
-	quiet bool
-	json  bool
+	f        *factory
+	tag      string
+	states   []string
+	metadata []string
+	quiet    bool
+	json     bool
 }
 
 func newLs(f *factory) *cobra.Command {
 	o := &lsOptions{f: f}
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
-		Aliases: []string{"list", "ps"},
-		Short:   "List sandboxes",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes, paused ones too",
 		Args:    noArgs(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	cmd.Flags().StringVarP(&o.tag, "tag", "t", "", "only those of this `snapshot`")
+	cmd.Flags().StringArrayVar(&o.states, "state", nil, "only those in this `state`: running, paused, exited or crashed; may be repeated")
+	cmd.Flags().StringArrayVarP(&o.metadata, "metadata", "m", nil, "only those with this `KEY=VALUE`; may be repeated")
+	completeFlag(cmd, "state", cobra.FixedCompletions([]string{"running", "paused", "exited", "crashed"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
 	jsonFlag(cmd, &o.json)
 	return cmd
@@ -39,7 +44,11 @@ func (o *lsOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := c.Sandboxes(ctx)
+	filter := client.Filter{States: o.states}
+	if filter.Metadata, err = metadata(o.metadata); err != nil {
+		return err
+	}
+	all, err := c.FindSandboxes(ctx, filter)
 	if noDaemon(err) && o.f.named() == "" {
 		err = nil // no daemon, no sandboxes
 	}

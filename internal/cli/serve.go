@@ -21,7 +21,10 @@ type ServeOptions struct {
 	Listen         string // host:port; empty: the Unix socket only
 	ListenOptional bool   // go on without TCP if the port is taken
 	Token          string
-	Log            *slog.Logger
+	// Templates lead from names of E2B templates to tags of snapshots.
+	Templates map[string]string
+	Domain    string // of sandboxes, as E2B clients are told; may be empty
+	Log       *slog.Logger
 }
 
 type serveOptions struct {
@@ -29,6 +32,8 @@ type serveOptions struct {
 	listen    string
 	optional  bool
 	tokenFile string
+	templates []string
+	domain    string
 	verbose   bool
 	json      bool
 }
@@ -42,13 +47,21 @@ func newServe(f *factory) *cobra.Command {
 socket forkd.sock in its home (FORKD_HOME). Other commands start it by themselves.
 
 Without a token it listens on loopback only. With one (FORKD_TOKEN or --token-file)
-every request over TCP must bear it. Sandboxes end with the daemon.`,
+every request over TCP must bear it. Sandboxes end with the daemon, unless they
+are paused.
+
+Programs that use E2B's SDKs find their API at the same address: set E2B_API_URL and
+E2B_SANDBOX_URL to http://host:port and E2B_API_KEY to the token or, without one, to
+anything (old SDKs want e2b_ and hexadecimal digits). The templates base and
+code-interpreter-v1 are the snapshot of FORKD_TAG; --e2b-template names others.`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	cmd.Flags().StringVar(&o.listen, "listen", "", "`host:port` to listen on; empty for none (default that of FORKD_URL, or 127.0.0.1:8889)")
 	cmd.Flags().BoolVar(&o.optional, "listen-optional", false, "go on without TCP if the port is taken")
 	cmd.Flags().StringVar(&o.tokenFile, "token-file", "", "`file` that holds the token (FORKD_TOKEN)")
+	cmd.Flags().StringSliceVar(&o.templates, "e2b-template", envList("FORKD_E2B_TEMPLATES"), "`name=tag` of an E2B template and its snapshot; several times (FORKD_E2B_TEMPLATES)")
+	cmd.Flags().StringVar(&o.domain, "e2b-domain", os.Getenv("FORKD_E2B_DOMAIN"), "`domain` that E2B clients are told: <port>-<id>.domain must lead here (FORKD_E2B_DOMAIN)")
 	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log reading requests too")
 	cmd.Flags().BoolVar(&o.json, "json", false, "log JSON lines")
 	return cmd
@@ -69,6 +82,10 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
+	templates, err := e2bTemplates(o.templates)
+	if err != nil {
+		return err
+	}
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
@@ -78,7 +95,8 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		handler = slog.NewJSONHandler(o.f.io.Err, &slog.HandlerOptions{Level: level})
 	}
 	err = o.f.app.Serve(cmd.Context(), ServeOptions{
-		Home: home, Listen: listen, ListenOptional: o.optional, Token: token, Log: slog.New(handler),
+		Home: home, Listen: listen, ListenOptional: o.optional, Token: token, Templates: templates, Domain: o.domain,
+		Log: slog.New(handler),
 	})
 	if err != nil && cmd.Context().Err() != nil && !errors.Is(err, context.Canceled) {
 		return &endError{err}
@@ -100,6 +118,30 @@ func (o *serveOptions) token() (string, error) {
 		return "", fmt.Errorf("reading the token: %s is empty", o.tokenFile)
 	}
 	return token, nil
+}
+
+// e2bTemplates are the names that programs use without having built templates,
+// and what pairs "name=tag" add or change.
+func e2bTemplates(pairs []string) (map[string]string, error) {
+	tag := envTag()
+	templates := map[string]string{"": tag, "base": tag, "code-interpreter-v1": tag}
+	for _, pair := range pairs {
+		name, tag, ok := strings.Cut(pair, "=")
+		if !ok || name == "" || tag == "" {
+			return nil, &hinted{fmt.Errorf("malformed E2B template %q", pair), "give name=tag, for example base=pyagent"}
+		}
+		templates[name] = tag
+	}
+	return templates, nil
+}
+
+// envList splits a variable that has commas between its items.
+func envList(name string) []string {
+	text := os.Getenv(name)
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
 }
 
 // listenFromEnv takes the address out of the URL that clients use.

@@ -15,18 +15,19 @@ import (
 )
 
 type snapshotOptions struct {
-	f        *factory
-	tag      string
-	memory   int
-	vcpus    int
-	disk     int
-	packages []string
-	mirror   string
-	runtime  string
-	modules  []string
-	warmUp   []string
-	setup    []string
-	json     bool
+	f         *factory
+	tag       string
+	memory    int
+	vcpus     int
+	disk      int
+	packages  []string
+	mirror    string
+	runtime   string
+	modules   []string
+	languages []string
+	warmUp    []string
+	setup     []string
+	json      bool
 	branchFlags
 }
 
@@ -47,7 +48,7 @@ bytes are still on their way to the disk. Its mode says what is stored:
   full  everything, so that it stands on no other snapshot`,
 		Example: `  forkd snapshot --tag science --modules numpy,json --packages jq
   forkd snapshot --tag shell --runtime none --setup 'echo hello > /etc/motd'
-  forkd snapshot --from-sandbox sb-0123456789ab --tag before-upgrade`,
+  forkd snapshot --from-sandbox sb0123456789ab --tag before-upgrade`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
@@ -68,6 +69,7 @@ bytes are still on their way to the disk. Its mode says what is stored:
 	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "`URL` of a Debian mirror (FORKD_DEBIAN_MIRROR)")
 	flags.StringVar(&o.runtime, "runtime", "", "`interpreter` to keep warm: python or none (default python)")
 	flags.StringSliceVar(&o.modules, "modules", nil, "`modules` that the runtime imports (default numpy)")
+	flags.StringSliceVar(&o.languages, "languages", nil, "`languages` to keep warm besides: javascript (with --packages nodejs), bash")
 	flags.StringArrayVar(&o.warmUp, "warm-up", nil, "`code` that the runtime evaluates once")
 	flags.StringArrayVar(&o.setup, "setup", nil, "shell `command` to run before the runtime starts")
 	o.branchFlags.add(cmd)
@@ -85,6 +87,9 @@ func (o *snapshotOptions) run(ctx context.Context, modules bool) error {
 	}
 	if modules {
 		req.Modules = &o.modules
+	}
+	for _, l := range o.languages {
+		req.Languages = append(req.Languages, api.SnapshotRequestLanguages(l))
 	}
 	for _, line := range o.setup {
 		req.Setup = append(req.Setup, []string{"/bin/sh", "-c", line})

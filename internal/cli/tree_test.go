@@ -10,8 +10,8 @@ import (
 func TestTreeOnTerminal(t *testing.T) {
 	fake := newFake(t.TempDir())
 	for _, args := range [][]string{
-		{"fork", "-t", "base"}, {"snapshot", "--from-sandbox", "sb-0001", "-t", "twig"}, {"fork", "-t", "twig", "-n", "2"},
-		{"workspace", "create", "w", "-t", "base"}, {"fork", "--from-sandbox", "sb-0001", "-n", "1"},
+		{"fork", "-t", "base"}, {"snapshot", "--from-sandbox", "sb000000000001", "-t", "twig"}, {"fork", "-t", "twig", "-n", "2"},
+		{"workspace", "create", "w", "-t", "base"}, {"fork", "--from-sandbox", "sb000000000001", "-n", "1"},
 	} {
 		if status, _, errs := terminal(t, fake, "", args...); status != 0 {
 			t.Fatalf("%q: %s", args, errs)
@@ -19,7 +19,7 @@ func TestTreeOnTerminal(t *testing.T) {
 	}
 	_, out, errs := terminal(t, fake, "", "tree")
 	for _, want := range []string{
-		"NAME ", "\nbase ", "\n├─ twig ", "\n│  ├─ sb-0003 ", "\n│  └─ sb-0004 ", "\n├─ sb-0001 ", "\n│  └─ sb-0007 ", "\n└─ sb-0005 (workspace w) ", "64.0 KiB", "1.0 MiB",
+		"NAME ", "\nbase ", "\n├─ twig ", "\n│  ├─ sb000000000003 ", "\n│  └─ sb000000000004 ", "\n├─ sb000000000001 ", "\n│  └─ sb000000000007 ", "\n└─ sb000000000005 (workspace w) ", "64.0 KiB", "1.0 MiB",
 	} {
 		if !strings.Contains("\n"+out, want) {
 			t.Errorf("no %q in\n%s%s", want, out, errs)
@@ -70,15 +70,15 @@ func TestDrawTreeAfterRollback(t *testing.T) {
 	}
 	fake := newFake(t.TempDir())
 	for _, args := range [][]string{
-		{"fork", "-t", "base"}, {"snapshot", "--from-sandbox", "sb-0001", "-t", "cyc"},
-		{"rollback", "sb-0001", "--to", "cyc"}, {"fork", "--from-sandbox", "sb-0001"},
+		{"fork", "-t", "base"}, {"snapshot", "--from-sandbox", "sb000000000001", "-t", "cyc"},
+		{"rollback", "sb000000000001", "--to", "cyc"}, {"fork", "--from-sandbox", "sb000000000001"},
 	} {
 		if status, _, errs := terminal(t, fake, "", args...); status != 0 {
 			t.Fatalf("%q: %s", args, errs)
 		}
 	}
 	_, out, _ := terminal(t, fake, "", "tree")
-	if strings.Count(out, "\n") != 5 || !strings.Contains(out, "└─ sb-0001 ") || !strings.Contains(out, "└─ sb-0004 ") {
+	if strings.Count(out, "\n") != 5 || !strings.Contains(out, "└─ sb000000000001 ") || !strings.Contains(out, "└─ sb000000000004 ") {
 		t.Errorf("after a rollback:\n%s", out)
 	}
 }

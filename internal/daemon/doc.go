@@ -1,4 +1,4 @@
-// Package daemon runs the REST server as a process: it listens, guards against
+// Package daemon runs what serves the APIs as a process: it listens, guards against
 // a second one, and ends in order. Package launch starts such a process.
 //
 // Invariants:

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/daemon/launch"
-	"github.com/forkd-dev/forkd/internal/server"
+	"github.com/forkd-dev/forkd/internal/gate"
 )
 
 // checkListen refuses an address that would give this machine away.
@@ -26,7 +26,7 @@ func checkListen(addr, token string) error {
 			Err:     err,
 		}
 	}
-	if token == "" && !server.IsLoopback(host) {
+	if token == "" && !gate.IsLoopback(host) {
 		return &Error{
 			Message: fmt.Sprintf("refusing to listen on %s without a token: whoever reaches it could run programs here", addr),
 			Hint:    "set FORKD_TOKEN to a long random string, or listen on 127.0.0.1",

@@ -38,6 +38,9 @@ type Config struct {
 	Log            *slog.Logger
 	// Open opens the domain under Home and takes its lock.
 	Open func(ctx context.Context) (Backend, error)
+	// Extend, if set, is given the REST API and returns what is served: that, and
+	// more beside it. close ends what it has started.
+	Extend func(rest http.Handler) (all http.Handler, close func(), err error)
 	// Ready, if set, is told the addresses once they answer.
 	Ready func(addrs []net.Addr)
 }
@@ -73,10 +76,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	unix, err := listenUnix(socket)
-	if err == nil {
-		err = run(ctx, &cfg, backend, unix, tcp)
-	}
+	err = attend(ctx, &cfg, backend, socket, tcp)
 	closeErr := backend.Close()
 	if closeErr != nil {
 		cfg.Log.Error("not everything was saved or ended", "error", closeErr)
@@ -84,16 +84,28 @@ func Serve(ctx context.Context, cfg Config) error {
 	return errors.Join(err, closeErr)
 }
 
+// attend serves a backend on its socket and on a listener, which it closes; that
+// may be nil.
+func attend(ctx context.Context, cfg *Config, backend Backend, socket string, tcp net.Listener) error {
+	all, end, err := handler(cfg, backend)
+	if err != nil {
+		return err
+	}
+	defer end()
+	unix, err := listenUnix(socket)
+	if err != nil {
+		return err
+	}
+	return run(ctx, cfg, all, unix, tcp)
+}
+
 // run serves on listeners, which it closes. tcp may be nil.
-func run(ctx context.Context, cfg *Config, backend Backend, unix, tcp net.Listener) error {
+func run(ctx context.Context, cfg *Config, all http.Handler, unix, tcp net.Listener) error {
 	// Requests outlive ctx for a moment, so their context is another one.
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	srv := &http.Server{
-		Handler: server.New(server.Config{
-			Manager: backend, Token: cfg.Token, Log: cfg.Log, Version: cfg.Version,
-			Engine: cfg.Engine, Executor: cfg.Executor,
-		}),
+		Handler:           all,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
@@ -122,6 +134,18 @@ func run(ctx context.Context, cfg *Config, backend Backend, unix, tcp net.Listen
 	}
 	shutdown(srv, cancel)
 	return err
+}
+
+// handler returns what is served.
+func handler(cfg *Config, backend Backend) (all http.Handler, end func(), err error) {
+	rest := server.New(server.Config{
+		Manager: backend, Token: cfg.Token, Log: cfg.Log, Version: cfg.Version,
+		Engine: cfg.Engine, Executor: cfg.Executor,
+	})
+	if cfg.Extend == nil {
+		return rest, func() {}, nil
+	}
+	return cfg.Extend(rest)
 }
 
 // shutdown ends the server in stages, from polite to final.

@@ -160,3 +160,39 @@ func BenchmarkFanOut(b *testing.B) {
 		b.StartTimer()
 	}
 }
+
+// BenchmarkPause measures how long a pause takes, and a resume until the first
+// evaluation is answered, with so much memory written since the last pause.
+func BenchmarkPause(b *testing.B) {
+	for _, mib := range []int{0, 30} {
+		b.Run(fmt.Sprintf("dirty=%dMiB", mib), func(b *testing.B) {
+			m := borrow(b)
+			id := spawnOne(b, m)
+			if mib > 0 {
+				evalIn(b, m, id, fmt.Sprintf("blob = numpy.zeros(%d << 17); blob.size", mib))
+			}
+			var pauses, resumes []time.Duration
+			for n := 0; b.Loop(); n++ {
+				evalIn(b, m, id, "1")
+				if mib > 0 {
+					evalIn(b, m, id, fmt.Sprintf("blob[:] = numpy.random.rand(blob.size); blob[0] = %d; None", n))
+				}
+				start := time.Now()
+				if _, err := m.Pause(b.Context(), id); err != nil {
+					b.Fatal(err)
+				}
+				pauses = append(pauses, time.Since(start))
+				start = time.Now()
+				if _, err := m.Resume(b.Context(), id, 0); err != nil {
+					b.Fatal(err)
+				}
+				evalIn(b, m, id, "1")
+				resumes = append(resumes, time.Since(start))
+			}
+			slices.Sort(pauses)
+			slices.Sort(resumes)
+			b.ReportMetric(float64(pauses[len(pauses)/2].Microseconds())/1e3, "pause-p50-ms")
+			b.ReportMetric(float64(resumes[len(resumes)/2].Microseconds())/1e3, "resume-p50-ms")
+		})
+	}
+}

@@ -29,16 +29,18 @@ const refreshTime = 60 * time.Second
 //
 // Lock order: box.mu is a leaf.
 type box struct {
+	terms
 	id         string
 	tag        string // of its snapshot, or of that which a temporary one was branched from
+	base       string // tag that its user knows it to be of; another one than tag if that is its own
 	first      string // tag when it was forked: another one if it was rolled back since
+	source     string // id of the sandbox that its snapshot was branched from, if any
+	names      names
 	manifest   *snapshot.Manifest
 	engine     string
 	created    time.Time
-	restored   time.Time // when its machine was made: after created if it was rolled back
-	expires    time.Time // zero: never
-	limitMiB   int
-	workspace  string // that it is, if any
+	restored   time.Time // when its machine was made: after created if it was rolled back or resumed
+	workspace  string    // that it is, if any
 	machine    *machine.Machine
 	agent      *agent.Client
 	slots      chan struct{} // shared: activations in progress
@@ -50,12 +52,16 @@ type box struct {
 	evaluated  chan struct{} // closed when that has ended
 	wakeErr    error         // written before awake is closed
 	closeOnce  sync.Once
+	closed     chan struct{}
 
-	mu     sync.Mutex
-	snap   *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
-	timer  *time.Timer        // of the lifetime; guarded by mu
-	rest   rest               // guarded by mu
-	reason string             // why it ended, if not through the machine; guarded by mu
+	mu      sync.Mutex
+	life                       // guarded by mu
+	snap    *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
+	timer   *time.Timer        // of the lifetime; guarded by mu
+	usage   usage              // guarded by mu
+	pausing chan struct{}      // closed when the pause under way has ended; nil: none; guarded by mu
+	rest    rest               // guarded by mu
+	reason  string             // why it ended, if not through the machine; guarded by mu
 }
 
 // activate makes the child itself: it starts the machine and has the guest's
@@ -101,19 +107,19 @@ func (b *box) refresh() error {
 	return nil
 }
 
-// patientEval is the shortest time limit that a refresh may count towards.
-const patientEval = time.Second
+// patient reports whether a refresh may count towards a time limit.
+func patient(timeout time.Duration) bool { return timeout == 0 || timeout >= time.Second }
 
-// evaluate is agent.Eval in a child that need not be awake. The evaluation and the
-// refresh ahead of it are sent together, so that the guest wakes up once for both:
-// its runtime stands still until it is refreshed.
-func (m *Manager) evaluate(ctx context.Context, b *box, req agent.EvalRequest) (*agent.EvalResult, error) {
-	if b.isAwake() || req.Timeout > 0 && req.Timeout < patientEval {
+// atOnce does something in the warm runtime of a child that need not be awake. With
+// together, it and the refresh ahead of it are sent together, so that the guest wakes
+// up once for both: its runtime stands still until it is refreshed.
+func atOnce[R any](ctx context.Context, m *Manager, b *box, together bool, do func(context.Context) (*R, error)) (*R, error) {
+	if b.isAwake() || !together {
 		if err := b.activate(ctx); err != nil {
 			return nil, err
 		}
 		m.touch(b)
-		return b.agent.Eval(ctx, req)
+		return do(ctx)
 	}
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,7 +137,7 @@ func (m *Manager) evaluate(ctx context.Context, b *box, req agent.EvalRequest) (
 		return nil, b.activate(ctx)
 	}
 	m.touch(b)
-	result, err := b.agent.Eval(both, req)
+	result, err := do(both)
 	if e := b.activate(ctx); e != nil {
 		return nil, e
 	}
@@ -166,8 +172,8 @@ func (b *box) isAwake() bool {
 func (b *box) identity() wire.Refresh {
 	r := wire.Refresh{
 		Generation: uint64(b.restored.UnixNano()),
-		MachineID:  randomHex(16),
-		BootID:     newUUID(),
+		MachineID:  b.names.MachineID,
+		BootID:     b.names.BootID,
 		Hostname:   b.id,
 	}
 	rand.Read(r.Entropy[:])
@@ -187,8 +193,11 @@ func (b *box) ready(ctx context.Context) error {
 // connection to it broke is nobody's concern; why it ended is.
 func (b *box) dead() error {
 	reason := b.endReason()
-	if reason == reasonRolled {
+	switch reason {
+	case reasonRolled:
 		return rolledBack(b.id)
+	case reasonPaused:
+		return pausedError(b.id)
 	}
 	return fail(SandboxDead, "fork another one", "sandbox %s has ended: %s", b.id, reason)
 }
@@ -241,19 +250,29 @@ func (b *box) endReason() string {
 }
 
 func (b *box) info() Info {
+	b.mu.Lock()
+	life := b.life
+	b.mu.Unlock()
 	return Info{
 		ID:             b.id,
-		SnapshotTag:    b.tag,
+		SnapshotTag:    b.base,
 		Engine:         b.engine,
 		State:          b.state(),
 		Reason:         b.endReason(),
 		CreatedAt:      b.created,
-		ExpiresAt:      b.expires,
+		ExpiresAt:      life.expires,
 		MemoryLimitMiB: b.limitMiB,
 		PrivateKiB:     int64(b.machine.PrivateBytes()) >> 10,
 		Translated:     b.machine.Counters().Translated,
-		BranchedFrom:   b.manifest.BranchedFrom,
+		BranchedFrom:   b.source,
 		Workspace:      b.workspace,
+		Metadata:       b.metadata,
+		OnTimeout:      b.onTimeout,
+		AutoResume:     b.autoResume,
+		Front:          life.front,
+		VCPUs:          b.manifest.VCPUs,
+		MemoryMiB:      b.manifest.MemoryMiB,
+		DiskMiB:        diskMiB(b.manifest),
 	}
 }
 
@@ -268,6 +287,7 @@ func (b *box) close() {
 		snap := b.snap
 		b.snap = nil
 		b.mu.Unlock()
+		close(b.closed)
 		b.agent.Close()
 		b.machine.Close()
 		snap.Release()

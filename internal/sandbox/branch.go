@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,17 +18,15 @@ import (
 // longer than this does not answer. Tests make it shorter.
 var holdTime = 10 * time.Second
 
-// Branch makes a snapshot of a running sandbox, whose processes stand still for
-// a moment and go on whatever becomes of the branch. A branch can be forked from
+// Branch makes a snapshot of a sandbox. If it runs, its processes stand still for
+// a moment and go on whatever becomes of the branch; if it is paused, the branch is
+// of the instant of the pause. A branch can be forked from
 // as soon as Branch has returned. Until its status is ready it is lost if the
 // daemon dies; should it turn out that it cannot be written, its status becomes
 // failed and its tag can be used again.
 func (m *Manager) Branch(ctx context.Context, id string, spec BranchSpec) (*SnapshotInfo, error) {
 	spec, err := checkBranch(spec)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := m.use(ctx, id); err != nil {
 		return nil, err
 	}
 	w, err := m.branch(ctx, id, spec)
@@ -67,7 +66,8 @@ func (m *Manager) branch(ctx context.Context, id string, spec BranchSpec) (*writ
 	if err != nil {
 		return nil, err
 	}
-	p, err := m.begin(ctx, id, spec)
+	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
+	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
 	if err != nil {
 		slot()
 		return nil, err
@@ -75,14 +75,15 @@ func (m *Manager) branch(ctx context.Context, id string, spec BranchSpec) (*writ
 	return m.write(p, spec, slot), nil
 }
 
-// begin cuts a branch and gives it its tag.
+// begin cuts a branch of a running sandbox and gives it its tag.
 func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snapshot.Pending, error) {
-	if !m.building.try(spec.Tag) {
-		return nil, taken(spec.Tag)
+	free, err := m.claimTag(spec.Tag)
+	if err != nil {
+		return nil, err
 	}
-	defer m.building.release(spec.Tag)
-	if m.store.Exists(spec.Tag) {
-		return nil, taken(spec.Tag)
+	defer free()
+	if _, err := m.running(ctx, id); err != nil {
+		return nil, err
 	}
 	b, done, err := m.exclusive(ctx, id)
 	if err != nil {
@@ -99,15 +100,31 @@ func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snaps
 	if !m.owns(b) {
 		return nil, b.dead()
 	}
-	man := c.manifest(m, spec)
-	p, err := m.store.Begin(man, c.contents(spec.Mode == BranchFull))
+	return m.pend(id, c.manifest(m, spec), c.contents(spec.Mode == BranchFull))
+}
+
+// claimTag takes a tag for something that is being made, unless it is taken.
+func (m *Manager) claimTag(tag string) (free func(), err error) {
+	if !m.building.try(tag) {
+		return nil, taken(tag)
+	}
+	if m.store.Exists(tag) {
+		m.building.release(tag)
+		return nil, taken(tag)
+	}
+	return func() { m.building.release(tag) }, nil
+}
+
+// pend begins a snapshot that is a branch of a sandbox.
+func (m *Manager) pend(id string, man snapshot.Manifest, contents snapshot.Contents) (*snapshot.Pending, error) {
+	p, err := m.store.Begin(man, contents)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, taken(spec.Tag)
+		return nil, taken(man.Tag)
 	}
 	if err != nil {
-		return nil, wrap(err, "branching sandbox %s", b.id)
+		return nil, wrap(err, "branching sandbox %s", id)
 	}
-	m.forgetFailure(spec.Tag)
+	m.forgetFailure(man.Tag)
 	return p, nil
 }
 
@@ -212,7 +229,7 @@ func (c *cut) release() {
 func (c *cut) manifest(m *Manager, spec BranchSpec) snapshot.Manifest {
 	man := *c.origin.Manifest
 	man.Tag, man.CreatedAt, man.Version = spec.Tag, time.Now().UTC(), m.opts.Version
-	man.ParentTag, man.BranchedFrom, man.Mode = c.box.tag, c.box.id, string(spec.Mode)
+	man.ParentTag, man.BranchedFrom, man.Mode = c.box.base, c.box.id, string(spec.Mode)
 	if spec.Mode == BranchFull {
 		man.ParentTag = ""
 	}
@@ -244,35 +261,43 @@ func (b *box) branchError(err error) error {
 	return b.guestError(err, "branching sandbox %s", b.id)
 }
 
-// ForkSandbox makes n children of a running sandbox, all of the same instant. It
-// is a branch that nobody but these children needs: it is kept in memory as long
-// as one of them lives, and has no tag. spec.Tag must be empty.
+// ForkSandbox makes n children of a sandbox, all of the same instant. Of a running
+// one it is a branch that nobody but these children needs: it is kept in memory as
+// long as one of them lives, and has no tag. A paused one stays paused. Children
+// have the sandbox's environment, with that of spec over it, and its memory limit,
+// if spec has none, but neither its metadata nor its lifetime. spec.Tag must be
+// empty.
 func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]ForkResult, error) {
-	if err := checkFork(spec); err != nil {
+	spec, err := checkFork(spec)
+	if err != nil {
 		return nil, err
 	}
 	if spec.Tag != "" {
 		return nil, fail(InvalidArgument, "give one of the two", "a fork is of a snapshot or of a sandbox, not of both")
 	}
-	b, err := m.use(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if spec.MemoryLimitMiB == 0 {
-		spec.MemoryLimitMiB = b.limitMiB // who is limited cannot fork out of it
-	}
 	if err := m.admit(spec.N); err != nil {
 		return nil, err
 	}
-	f, err := m.forkCut(ctx, id, spec)
+	cut := func() (*forking, error) { return m.forkCut(ctx, id, spec) }
+	f, err := asItIs(m, id, cut, func(r pausedRecord) (*forking, error) { return m.forkPaused(ctx, r, spec) })
 	if err != nil {
 		return nil, err
 	}
 	return f.finish(ctx, m)
 }
 
-// forkCut cuts a sandbox and makes children of the cut.
+// inherit gives children of a sandbox what they have of it.
+func (s *ForkSpec) inherit(t terms) error {
+	s.MemoryLimitMiB = cmp.Or(s.MemoryLimitMiB, t.limitMiB) // who is limited cannot fork out of it
+	s.Env = over(t.env, s.Env)
+	return s.terms().check()
+}
+
+// forkCut cuts a running sandbox and makes children of the cut.
 func (m *Manager) forkCut(ctx context.Context, id string, spec ForkSpec) (*forking, error) {
+	if _, err := m.running(ctx, id); err != nil {
+		return nil, err
+	}
 	b, done, err := m.exclusive(ctx, id)
 	if err != nil {
 		return nil, err
@@ -295,6 +320,9 @@ func (m *Manager) forkCut(ctx context.Context, id string, spec ForkSpec) (*forki
 	src := &source{snap: p.Snapshot().Retain(), engine: m.engine(man.VCPUs)}
 	p.Abort() // the children keep it
 	defer src.snap.Release()
-	spec.Tag = b.tag
+	spec.Tag = b.base
+	if err := spec.inherit(b.terms); err != nil {
+		return nil, err
+	}
 	return m.forkFrom(ctx, src, spec)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
-	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/image"
 	"github.com/forkd-dev/forkd/internal/image/debian"
 	"github.com/forkd-dev/forkd/internal/image/ext4"
@@ -29,6 +29,13 @@ const (
 	runtimeNone   = "none"
 )
 
+// codeHome is where warm runtimes stand: the home of the ordinary account, where
+// clients of code interpreters look for files.
+const codeHome = "/home/user"
+
+// codeUser is that account.
+const codeUser = "user"
+
 // commandLine has the kernel parameters of every guest. A forked guest should
 // touch few pages and wake up rarely: no huge pages that would be copied
 // whole, no clearing of pages that are cleared anyway, no watchdogs, and no
@@ -41,19 +48,29 @@ const (
 // guest's user, who is its administrator anyway, at the price of random numbers
 // for every system call.
 var commandLine = strings.Join([]string{
-	"console=hvc0", "earlycon=sbi", "quiet", "loglevel=4", "panic=-1",
+	"console=hvc0", "quiet", "loglevel=4", "panic=-1",
 	"transparent_hugepage=never", "init_on_alloc=0",
 	"nowatchdog", "nmi_watchdog=0", "rcupdate.rcu_cpu_stall_suppress=1",
 	"workqueue.power_efficient=1", "audit=0",
 	"psi=0", "cgroup_disable=memory", "noautogroup", "randomize_kstack_offset=off",
 }, " ")
 
+// consoles has parameters for messages from before the guest's console is there.
+var consoles = map[engine.ISA]string{
+	engine.RISCV64: " earlycon=sbi", engine.AMD64: " earlyprintk=ttyS0 mitigations=off random.trust_cpu=on",
+}
+
 // build makes a snapshot from nothing but packages.
 func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Progress)) error {
 	m.images.RLock()
 	defer m.images.RUnlock()
+	isa := m.engine(spec.VCPUs).ISA()
+	program, err := m.opts.Agent(isa)
+	if err != nil {
+		return wrap(err, "finding the agent for %s guests", isa)
+	}
 	img, err := image.Build(ctx, image.Options{
-		Home: m.opts.Home, Mirror: spec.Mirror, Packages: spec.Packages, Agent: m.opts.Agent,
+		Home: m.opts.Home, Mirror: spec.Mirror, Packages: spec.Packages, Arch: string(isa), Agent: program,
 		Progress: func(p image.Progress) {
 			step := stepImage
 			if p.Step == "index" || p.Step == "download" {
@@ -101,8 +118,7 @@ func imageError(err error) error {
 type parent struct {
 	spec    SnapshotSpec
 	img     *image.Image
-	engine  string
-	isa     string
+	engine  engine.Engine
 	machine *machine.Machine
 	agent   *agent.Client
 	console tail
@@ -128,16 +144,21 @@ func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image)
 		return nil, wrap(err, "formatting the scratch disk")
 	}
 	eng := m.engine(spec.VCPUs)
-	p := &parent{spec: spec, img: img, engine: eng.Name(), isa: string(eng.ISA())}
+	p := &parent{spec: spec, img: img, engine: eng}
+	memory, err := m.blankMemory(eng, page.Number(spec.MemoryMiB<<(20-page.Shift)))
+	if err != nil {
+		scratch.Close()
+		return nil, wrap(err, "reserving %d MiB of memory", spec.MemoryMiB)
+	}
 	cfg := machine.Config{
 		Engine:  eng,
 		VCPUs:   spec.VCPUs,
-		Memory:  blank(page.Number(spec.MemoryMiB<<(20-page.Shift)), m.memory),
+		Memory:  memory,
 		Root:    root,
 		Scratch: scratch,
 		Entropy: rand.Reader,
 		Console: &p.console,
-		Boot:    &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: commandLine, Seed: make([]byte, 64)},
+		Boot:    &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: commandLine + consoles[eng.ISA()], Seed: make([]byte, 64)},
 	}
 	rand.Read(cfg.GenerationID[:])
 	rand.Read(cfg.Boot.Seed)
@@ -157,6 +178,13 @@ func blank(limit page.Number, arena *page.Arena) *page.Overlay {
 	empty := page.NewStack(limit)
 	defer empty.Release()
 	return page.NewOverlay(empty, arena, 0)
+}
+
+// blankMemory returns memory of zeros for a machine.
+func (m *Manager) blankMemory(eng engine.Engine, limit page.Number) (page.Top, error) {
+	empty := page.NewStack(limit)
+	defer empty.Release()
+	return eng.NewMemory(empty, m.memory, 0)
 }
 
 // newScratch returns a disk with an empty ext4 file system.
@@ -210,7 +238,7 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 	}
 	man := snapshot.Manifest{
 		Tag: p.spec.Tag, CreatedAt: time.Now().UTC(), Version: m.opts.Version,
-		Engine: p.engine, ISA: p.isa, CPUFeatures: board.Extensions(), VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
+		Engine: p.engine.Name(), ISA: string(p.engine.ISA()), CPUFeatures: p.engine.Features(), VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
 		ImageKey: p.img.Key,
 	}
 	if p.spec.Runtime == runtimePython {
@@ -219,11 +247,22 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 			message += " and importing " + strings.Join(p.spec.Modules, ", ")
 		}
 		progress(Progress{Step: stepWarm, Message: message})
-		info, err := p.agent.StartRuntime(ctx, wire.RuntimeStart{Name: runtimePython, Imports: p.spec.Modules, Warmup: p.spec.WarmUp})
+		info, err := p.agent.StartRuntime(ctx, wire.RuntimeStart{
+			Name: runtimePython, Imports: p.spec.Modules, Warmup: p.spec.WarmUp, Cwd: codeHome,
+		})
 		if err != nil {
 			return err
 		}
 		man.Runtime, man.Modules, man.RuntimePort = runtimePython, p.spec.Modules, info.Port
+	}
+	for _, language := range p.spec.Languages {
+		progress(Progress{Step: stepWarm, Message: "starting " + language})
+		if _, err := p.agent.WarmContext(ctx, language, codeHome); err != nil {
+			return err
+		}
+	}
+	if err := p.tryShell(ctx); err != nil {
+		return err
 	}
 	progress(Progress{Step: stepFreeze, Message: "holding user processes"})
 	quiet, err := atRest(ctx, p.agent, p.machine)
@@ -241,6 +280,19 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 	return m.store.Create(ctx, man, snapshot.Contents{
 		State: frozen.State, Memory: frozen.Memory, Scratch: frozen.Scratch, Root: p.img.RootfsPath(),
 	})
+}
+
+// tryShell runs what the first command of most sandboxes starts, a login shell of the
+// ordinary account. So its files are in the snapshot's memory, and what a child
+// translates of them serves all others.
+func (p *parent) tryShell(ctx context.Context) error {
+	shell := Command{Args: []string{"/bin/bash", "-l", "-c", "echo $(uname) | cat && ls / && sleep 0"}, User: codeUser}
+	for range 6 { // until the kernel has found the places of what it needs for that
+		if _, err := p.agent.Run(ctx, shell.request(), agent.Streams{}); err != nil {
+			return fmt.Errorf("trying a shell: %w", err)
+		}
+	}
+	return nil
 }
 
 // settle waits until the guest has come to rest. What is still under way after

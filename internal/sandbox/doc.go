@@ -10,9 +10,14 @@
 //     known before the snapshot can be removed, so a removal sees it.
 //   - A sandbox that has another machine, after a rollback, is another box under
 //     the same id. Whoever has waited for its turn looks again.
-//   - A workspace resumes from what its record names, which is durable before
-//     the sandbox ends. What a crash cuts short is found through the record.
+//   - A workspace resumes from what its record names, and so does a sandbox that was
+//     paused. That is durable before its machine ends. What a crash cuts short is
+//     found through the record.
+//   - A sandbox that has no machine and has a record that names a snapshot is
+//     paused. Whether it has, and until when, changes only in the turn of its id; but
+//     a kill takes the machine at once, so that a pause under way gives up.
 //
-// Lock order: spaces.turns, box.turn, tagLocks, the store's locks, Manager.mu,
-// box.mu. Manager.building is never waited for.
+// Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
+// the store's locks, Manager.mu, box.mu and records.mu. Manager.building is never
+// waited for.
 package sandbox

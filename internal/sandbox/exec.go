@@ -18,7 +18,7 @@ const defaultOutputLimit = 64 << 20
 
 // use finds a sandbox and has it ready.
 func (m *Manager) use(ctx context.Context, id string) (*box, error) {
-	b, err := m.box(id)
+	b, err := m.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +43,7 @@ func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandRes
 		return nil, err
 	}
 	start := time.Now()
+	cmd.Env = over(b.env, cmd.Env)
 	exit, err := b.agent.Run(ctx, cmd.request(), agent.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
 	result := &CommandResult{
 		ExitCode:        exit.Code,
@@ -88,9 +89,7 @@ func (c *Command) request() wire.ExecRequest {
 	for _, a := range c.Args {
 		req.Argv = append(req.Argv, wire.Name(a))
 	}
-	for k, v := range c.Env {
-		req.Env = append(req.Env, wire.Name(k+"="+v))
-	}
+	req.Env = environ(c.Env)
 	return req
 }
 
@@ -98,7 +97,7 @@ func (c *Command) request() wire.ExecRequest {
 // one evaluation to the next. An exception is a result; running into the
 // timeout is one too, with the state kept.
 func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Duration) (*EvalResult, error) {
-	b, err := m.box(id)
+	b, err := m.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -108,16 +107,15 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.state() != Running {
 		return nil, b.dead()
 	}
-	r, err := m.evaluate(ctx, b, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
+	r, err := atOnce(ctx, m, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
+		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
+	})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
 		r, err = t.Result, nil
 		r.Error.Type, r.Error.Message = "TimeoutError", t.Error()
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
-		return nil, e // it did not get as far as the guest
-	}
 	if err != nil {
-		return nil, b.guestError(err, "evaluating")
+		return nil, b.runError(err, "evaluating")
 	}
 	result := &EvalResult{
 		Value: r.Value, Repr: r.Repr,
@@ -133,7 +131,7 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 // Interrupt interrupts the evaluation that runs in a sandbox; its Eval returns
 // with KeyboardInterrupt. Without one it does nothing.
 func (m *Manager) Interrupt(ctx context.Context, id string) error {
-	b, err := m.use(ctx, id)
+	b, err := m.running(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -146,9 +144,10 @@ func (m *Manager) Interrupt(ctx context.Context, id string) error {
 	return nil
 }
 
-// Ping asks the guest's agent for a sign of life.
+// Ping asks the guest's agent for a sign of life. It is no use of the sandbox: a
+// paused one stays paused.
 func (m *Manager) Ping(ctx context.Context, id string) (*PingResult, error) {
-	b, err := m.use(ctx, id)
+	b, err := m.running(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +178,11 @@ var guestCodes = map[wire.Code]Code{
 	wire.CodeExhausted:     CapacityExceeded,
 	wire.CodeQuiesced:      Unavailable,
 	wire.CodeRuntimeFailed: InvalidArgument,
+	wire.CodeUnknownKind:   InvalidArgument,
+	wire.CodeNoInterpreter: NoRuntime,
+	wire.CodeRefused:       PortClosed,
+	wire.CodeClosed:        FailedPrecondition,
+	wire.CodeOverflow:      CapacityExceeded,
 }
 
 // guestError turns what the agent's client fails with into an Error.
@@ -188,7 +192,11 @@ func (b *box) guestError(err error, format string, args ...any) error {
 		if !known {
 			code = Internal
 		}
-		return fail(code, "", "%s", e.Message)
+		hint := ""
+		if e.Code == wire.CodeNoInterpreter && e.Detail != "" {
+			hint = "make a snapshot with the package " + e.Detail
+		}
+		return fail(code, hint, "%s", e.Message)
 	}
 	if _, ok := errors.AsType[*agent.RestartedError](err); ok {
 		return fail(RuntimeLost, "state from earlier evaluations is gone; define it again", "%s", err)

@@ -218,7 +218,10 @@ func TestWorkspaceRecords(t *testing.T) {
 	bare(t, m, "base", "")
 	bare(t, m, "ws-desk-1", "base")
 	bare(t, m, "ws-desk-2", "base")
-	record := spaceRecord{Name: "desk", BaseTag: "base", SnapshotTag: "ws-desk-1", OwnTags: []string{"ws-desk-1", "ws-desk-2"}, CreatedAt: time.Now().UTC()}
+	record := spaceRecord{
+		Version: spaceVersion, Name: "desk", BaseTag: "base", CreatedAt: time.Now().UTC(),
+		kept: kept{SnapshotTag: "ws-desk-1", OwnTags: []string{"ws-desk-1", "ws-desk-2"}},
+	}
 	if err := m.spaces.put(record); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +271,7 @@ func FuzzParseSpace(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"desk","base_tag":"a","snapshot_tag":"b","own_tags":["b"],"created_at":"2026-01-02T03:04:05Z"}`))
 	f.Add([]byte(`{"version":1,"name":"..","base_tag":"a/b","snapshot_tag":""}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		w, err := parseSpace(b)
+		w, err := parseRecord[spaceRecord](b)
 		if err != nil {
 			return
 		}

@@ -54,3 +54,9 @@ type Metrics struct {
 	DiskUsed  int64
 	Private   int64 // bytes of memory on the host that only this sandbox has
 }
+
+// MakeDirOptions say how MakeDir makes a directory.
+type MakeDirOptions struct {
+	Parents bool   // make missing directories above it, and be content with one that is there
+	User    string // owner of what is made; default root
+}

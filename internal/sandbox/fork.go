@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 )
@@ -26,7 +29,8 @@ const MaxLifetime = 365 * 24 * time.Hour
 // failure does not touch the others. If ctx ends before the call returns, no
 // child of it stays.
 func (m *Manager) Fork(ctx context.Context, spec ForkSpec) ([]ForkResult, error) {
-	if err := checkFork(spec); err != nil {
+	spec, err := checkFork(spec)
+	if err != nil {
 		return nil, err
 	}
 	// The tag cannot be removed before its children are there to be seen.
@@ -100,16 +104,29 @@ func (f *forking) finish(ctx context.Context, m *Manager) ([]ForkResult, error) 
 	return results, nil
 }
 
-func checkFork(spec ForkSpec) error {
+// checkFork checks a request, and makes copies of what its children share.
+func checkFork(spec ForkSpec) (ForkSpec, error) {
+	spec.Metadata, spec.Env, spec.Front = maps.Clone(spec.Metadata), maps.Clone(spec.Env), slices.Clone(spec.Front)
 	switch {
 	case spec.N < 1 || spec.N > MaxFork:
-		return fail(InvalidArgument, "", "n must be 1 to %d, not %d", MaxFork, spec.N)
+		return spec, fail(InvalidArgument, "", "n must be 1 to %d, not %d", MaxFork, spec.N)
 	case spec.MemoryLimitMiB < 0:
-		return fail(InvalidArgument, "", "memory limit must not be negative")
-	case spec.Lifetime < 0 || spec.Lifetime > MaxLifetime:
-		return fail(InvalidArgument, "", "lifetime must be between zero and %s", MaxLifetime)
+		return spec, fail(InvalidArgument, "", "memory limit must not be negative")
 	}
-	return nil
+	if err := checkLifetime(spec.Lifetime); err != nil {
+		return spec, err
+	}
+	if err := spec.terms().check(); err != nil {
+		return spec, err
+	}
+	return spec, checkFront(spec.Front)
+}
+
+func (s *ForkSpec) terms() terms {
+	return terms{
+		limitMiB: s.MemoryLimitMiB, metadata: s.Metadata, env: s.Env,
+		onTimeout: cmp.Or(s.OnTimeout, KillOnTimeout), autoResume: s.AutoResume,
+	}
 }
 
 // admit refuses a request that would exceed the number of sandboxes.
@@ -143,22 +160,24 @@ func each(n int, do func(i int)) {
 // birth is what a sandbox gets besides its snapshot.
 type birth struct {
 	id, tag   string
-	first     string // tag of what it was forked from, if it is rolled back
+	base      string  // tag that its user knows it to be of, if that is another one
+	first     string  // tag of what it was forked from, if it is rolled back
+	source    *string // id of the sandbox that it was branched from, if its snapshot does not say
 	workspace string
+	names     names // that it has already, if any
 	created   time.Time
-	expires   time.Time // zero: never
-	limitMiB  int
+	terms
+	life
 }
 
 func birthOf(spec ForkSpec) birth {
-	c := birth{id: newID(), tag: spec.Tag, created: time.Now(), limitMiB: spec.MemoryLimitMiB}
-	if spec.Lifetime > 0 {
-		c.expires = c.created.Add(spec.Lifetime)
-	}
+	c := birth{id: newID(), tag: spec.Tag, created: time.Now(), terms: spec.terms(), life: life{front: spec.Front}}
+	c.set(spec.Lifetime, c.created)
 	return c
 }
 
-func newID() string { return "sb-" + randomHex(6) }
+// newID makes up an id. It can be part of a host name behind a dash.
+func newID() string { return "sb" + randomHex(6) }
 
 // spawn makes one sandbox. It is not registered yet.
 func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error) {
@@ -166,10 +185,17 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 		return nil, err
 	}
 	snap := src.snap
+	memory, err := src.engine.NewMemory(snap.Memory, m.memory, c.limitMiB<<(20-page.Shift))
+	if errors.Is(err, engine.ErrNoQuota) {
+		return nil, fail(Unsupported, "leave the memory limit out", "the %s engine cannot limit a sandbox's memory", src.engine.Name())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mapping memory: %w", err)
+	}
 	cfg := machine.Config{
 		Engine:  src.engine,
 		VCPUs:   snap.Manifest.VCPUs,
-		Memory:  page.NewOverlay(snap.Memory, m.memory, c.limitMiB<<(20-page.Shift)),
+		Memory:  memory,
 		Root:    snap.Root,
 		Scratch: page.NewOverlay(snap.Scratch, m.scratch, 0),
 		Entropy: rand.Reader,
@@ -178,25 +204,34 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 	}
 	rand.Read(cfg.GenerationID[:])
 	b := &box{
+		terms:     c.terms,
 		id:        c.id,
 		tag:       c.tag,
-		first:     cmp.Or(c.first, c.tag),
+		base:      cmp.Or(c.base, c.tag),
+		first:     cmp.Or(c.first, c.base, c.tag),
+		source:    snap.Manifest.BranchedFrom,
+		names:     c.names,
 		manifest:  snap.Manifest,
 		engine:    src.engine.Name(),
 		created:   c.created,
 		restored:  time.Now(),
-		expires:   c.expires,
-		limitMiB:  c.limitMiB,
 		workspace: c.workspace,
+		life:      c.life,
+		closed:    make(chan struct{}),
 		slots:     m.active,
 		turn:      make(chan struct{}, 1),
 		called:    make(chan struct{}),
 		awake:     make(chan struct{}),
 		evaluated: make(chan struct{}),
 	}
+	if c.source != nil {
+		b.source = *c.source
+	}
+	if b.names == (names{}) {
+		b.names = newNames()
+	}
 	b.turn <- struct{}{}
 	cfg.OnEnd = func() { m.retire(b) }
-	var err error
 	if b.machine, err = machine.New(cfg); err != nil {
 		return nil, fmt.Errorf("restoring machine: %w", err)
 	}
@@ -222,15 +257,6 @@ func (m *Manager) register(b *box) error {
 	}
 	m.limitLife(b)
 	return nil
-}
-
-// limitLife arms the timer of a sandbox that expires.
-func (m *Manager) limitLife(b *box) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.expires.IsZero() && !b.rest.over {
-		b.timer = time.AfterFunc(time.Until(b.expires), func() { m.drop(b, reasonExpired) })
-	}
 }
 
 func errShutdown() *Error { return fail(Unavailable, "", "forkd is shutting down") }
@@ -270,6 +296,7 @@ const (
 	reasonDerived = "the snapshot that it was for is made"
 	reasonRolled  = "it was rolled back"
 	reasonSuspend = "its workspace was suspended"
+	reasonPaused  = "it was paused"
 	reasonSpace   = "its workspace was removed"
 )
 
@@ -278,11 +305,23 @@ func (m *Manager) drop(b *box, reason string) {
 	if b == nil {
 		return
 	}
+	m.remove(b)
+	m.end(b, reason)
+}
+
+// remove forgets a sandbox, and reports whether it was known.
+func (m *Manager) remove(b *box) bool {
 	m.mu.Lock()
-	if m.boxes[b.id] == b {
-		delete(m.boxes, b.id)
+	defer m.mu.Unlock()
+	if m.boxes[b.id] != b {
+		return false
 	}
-	m.mu.Unlock()
+	delete(m.boxes, b.id)
+	return true
+}
+
+// end frees a sandbox that is not known any more.
+func (m *Manager) end(b *box, reason string) {
 	b.giveUp(reason)
 	m.trimSoon()
 }
@@ -301,58 +340,6 @@ func (m *Manager) retire(b *box) {
 		delete(m.boxes, m.ended[0])
 		m.ended = m.ended[1:]
 	}
-}
-
-// box returns a sandbox by its id.
-func (m *Manager) box(id string) (*box, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if b := m.boxes[id]; b != nil {
-		return b, nil
-	}
-	return nil, fail(NotFound, "`forkd ls` lists the sandboxes", "there is no sandbox %q", id)
-}
-
-// Sandboxes lists the sandboxes, oldest first.
-func (m *Manager) Sandboxes() []Info {
-	m.mu.Lock()
-	boxes := make([]*box, 0, len(m.boxes))
-	for _, b := range m.boxes {
-		boxes = append(boxes, b)
-	}
-	m.mu.Unlock()
-	slices.SortFunc(boxes, func(a, b *box) int { return a.created.Compare(b.created) })
-	infos := make([]Info, len(boxes))
-	for i, b := range boxes {
-		infos[i] = b.info()
-	}
-	return infos
-}
-
-// Sandbox describes one sandbox.
-func (m *Manager) Sandbox(id string) (*Info, error) {
-	b, err := m.box(id)
-	if err != nil {
-		return nil, err
-	}
-	info := b.info()
-	return &info, nil
-}
-
-// Kill ends a sandbox. When it returns the sandbox's memory has been freed. A
-// running workspace is in use: what it has done since its last suspension would be
-// lost without a word.
-func (m *Manager) Kill(id string) error {
-	b, err := m.box(id)
-	if err != nil {
-		return err
-	}
-	if b.workspace != "" && b.state() == Running {
-		return fail(InUse, fmt.Sprintf("`forkd workspace suspend %s` keeps its state, `forkd workspace rm %s` gives it up", b.workspace, b.workspace),
-			"sandbox %s is workspace %q, which runs", id, b.workspace)
-	}
-	m.drop(b, reasonKilled)
-	return nil
 }
 
 // closeAll ends many sandboxes.

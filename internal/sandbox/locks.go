@@ -6,49 +6,70 @@ import (
 	"sync"
 )
 
-// keyedLock is a set of locks by name. The zero value is ready.
+// keyedLock is a set of locks by name. Whoever waits for one gets it in the order
+// of asking. The zero value is ready.
 type keyedLock struct {
 	mu   sync.Mutex
-	held map[string]chan struct{} // closed when the lock is released; guarded by mu
+	held map[string][]chan struct{} // who waits for each lock that is held; guarded by mu
 }
 
 // try takes the lock of a name unless it is held.
 func (k *keyedLock) try(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held[name] != nil {
+	return k.grab(name)
+}
+
+// grab is try for a caller that holds k.mu.
+func (k *keyedLock) grab(name string) bool {
+	if _, held := k.held[name]; held {
 		return false
 	}
 	if k.held == nil {
-		k.held = make(map[string]chan struct{})
+		k.held = make(map[string][]chan struct{})
 	}
-	k.held[name] = make(chan struct{})
+	k.held[name] = nil
 	return true
 }
 
 // take waits for the lock of a name.
 func (k *keyedLock) take(ctx context.Context, name string) error {
-	for !k.try(name) {
-		k.mu.Lock()
-		held := k.held[name]
+	k.mu.Lock()
+	if k.grab(name) {
 		k.mu.Unlock()
-		if held == nil {
-			continue
-		}
-		select {
-		case <-held:
-		case <-ctx.Done():
-			return wrap(context.Cause(ctx), "waiting for another operation on %q", name)
-		}
+		return nil
 	}
-	return nil
+	mine := make(chan struct{})
+	k.held[name] = append(k.held[name], mine)
+	k.mu.Unlock()
+	select {
+	case <-mine:
+		return nil
+	case <-ctx.Done():
+	}
+	k.mu.Lock()
+	at := slices.Index(k.held[name], mine)
+	if at >= 0 {
+		k.held[name] = slices.Delete(k.held[name], at, at+1)
+	}
+	k.mu.Unlock()
+	if at < 0 { // it came at the same time
+		k.release(name)
+	}
+	return wrap(context.Cause(ctx), "waiting for another operation on %q", name)
 }
 
+// release hands the lock on.
 func (k *keyedLock) release(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	close(k.held[name])
-	delete(k.held, name)
+	waiting := k.held[name]
+	if len(waiting) == 0 {
+		delete(k.held, name)
+		return
+	}
+	k.held[name] = waiting[1:]
+	close(waiting[0])
 }
 
 // tagLocks keep a tag from being removed while something that will stand on it

@@ -32,8 +32,8 @@ const (
 type Options struct {
 	// Home is the directory that holds images and snapshots; it is created.
 	Home string
-	// Agent is the guest's agent, an ELF executable of the guest's ISA.
-	Agent []byte
+	// Agent returns the guest's agent, an ELF executable for an ISA.
+	Agent func(engine.ISA) ([]byte, error)
 	// NewEngine makes an engine. The machines of one engine share what it keeps,
 	// decoded code above all; those with one vCPU and those with several get one
 	// each, since code for the latter has to order its accesses to memory.
@@ -54,7 +54,8 @@ type Manager struct {
 
 	building keyedLock // one creation per tag at a time
 	tags     tagLocks  // what is being made stands on these
-	spaces   *spaces
+	spaces   *records[spaceRecord]
+	paused   *records[pausedRecord]
 	writers  *writers
 	active   chan struct{} // activations in progress
 	trimming atomic.Bool   // a trim is due
@@ -97,26 +98,31 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		single:  sync.OnceValue(opts.NewEngine),
 		multi:   sync.OnceValue(opts.NewEngine),
 		lock:    lock,
-		memory:  page.NewArena(),
 		active:  make(chan struct{}, activations),
 		writers: newWriters(),
 		warm:    make(map[string]*source),
 		boxes:   make(map[string]*box),
 	}
-	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {
+	if m.memory, err = m.single().NewArena(); err == nil {
+		m.store, err = snapshot.OpenStore(opts.Home)
+	}
+	if err == nil {
 		m.scratch, err = page.NewFileArena(opts.Home)
 	}
 	if err == nil {
 		err = m.memory.Reserve(reservedPages)
 	}
 	if err == nil {
-		m.spaces, err = openSpaces(opts.Home)
+		m.spaces, err = openRecords[spaceRecord](filepath.Join(opts.Home, "workspaces"))
+	}
+	if err == nil {
+		m.paused, err = openRecords[pausedRecord](filepath.Join(opts.Home, "sandboxes"))
 	}
 	if err != nil {
 		lock.Close()
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
-	m.sweepSpaces()
+	m.sweepKept()
 	return m, nil
 }
 
@@ -151,14 +157,19 @@ func writeAt(f *os.File, s string) error {
 // daemon ends.
 const closeTime = 2 * time.Minute
 
-// Close suspends the workspaces, lets branches be written, ends all sandboxes
-// and gives up the home. What could not be suspended is an error, and resumes
-// from its last suspension.
+// Close suspends the workspaces and pauses the sandboxes that are to be kept (see
+// pauseAll), lets branches be written, ends all other sandboxes and gives up the
+// home. What could not be saved is an error, and resumes from what was saved last. A second Close does
+// nothing.
 func (m *Manager) Close() error {
 	m.mu.Lock()
+	before := m.closed
 	m.closed = true
 	m.mu.Unlock()
-	err := m.suspendAll()
+	if before {
+		return nil
+	}
+	err := errors.Join(m.suspendAll(), m.pauseAll())
 	m.writers.drain(closeTime)
 	m.mu.Lock()
 	boxes := m.boxes

@@ -98,7 +98,10 @@ func TestWorkspaceIsNotKilled(t *testing.T) {
 	m := openBare(t, t.TempDir())
 	bare(t, m, "base", "")
 	bare(t, m, "ws-desk-1", "base")
-	record := spaceRecord{Name: "desk", BaseTag: "base", SnapshotTag: "ws-desk-1", OwnTags: []string{"ws-desk-1"}, CreatedAt: time.Now().UTC()}
+	record := spaceRecord{
+		Version: spaceVersion, Name: "desk", BaseTag: "base", kept: kept{SnapshotTag: "ws-desk-1", OwnTags: []string{"ws-desk-1"}},
+		CreatedAt: time.Now().UTC(),
+	}
 	if err := m.spaces.put(record); err != nil {
 		t.Fatal(err)
 	}

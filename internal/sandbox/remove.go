@@ -139,9 +139,8 @@ func (m *Manager) removeClaimed(tags []string, opts RemoveOptions) error {
 // removable refuses to remove what is in use.
 func (m *Manager) removable(tags []string, opts RemoveOptions) error {
 	for _, tag := range tags {
-		if names := m.spacesOn(tag); len(names) > 0 {
-			return fail(InUse, fmt.Sprintf("`forkd workspace rm %s` comes first", strings.Join(names, " ")),
-				"snapshot %q is in use by %s: %s", tag, counted(len(names), "workspace", "s"), shorten(names))
+		if users, remedy := summary(m.keepersOf(tag)); users != "" {
+			return fail(InUse, remedy+" comes first", "snapshot %q is in use by %s", tag, users)
 		}
 		if opts.Force || opts.Cascade {
 			continue
@@ -176,11 +175,27 @@ func (m *Manager) usedBy(tag string, boxes, children []string) error {
 	if err != nil {
 		return err
 	}
-	if names := m.spacesOn(above...); len(names) > 0 {
-		users = append(users, counted(len(names), "workspace", "s")+": "+shorten(names))
-		hint = fmt.Sprintf("remove only this one and its sandboxes with --force; --cascade works after `forkd workspace rm %s`", strings.Join(names, " "))
+	if keep, remedy := summary(m.keepersOf(above...)); keep != "" {
+		users = append(users, keep)
+		hint = "remove only this one and its sandboxes with --force; --cascade works after " + remedy
 	}
 	return fail(InUse, hint, "snapshot %q is in use by %s", tag, strings.Join(users, " and by "))
+}
+
+// summary names keepers, and the commands that give them up; nothing for none.
+func summary(list []keeper) (users, remedy string) {
+	named := make(map[*keeperKind][]string)
+	for _, k := range list {
+		named[k.kind] = append(named[k.kind], k.name)
+	}
+	var parts, steps []string
+	for _, kind := range []*keeperKind{&spaceKind, &pausedKind} {
+		if names := named[kind]; len(names) > 0 {
+			parts = append(parts, counted(len(names), kind.name, kind.plural)+": "+shorten(names))
+			steps = append(steps, fmt.Sprintf("`%s %s`", kind.remove, strings.Join(names, " ")))
+		}
+	}
+	return strings.Join(parts, " and by "), strings.Join(steps, " and ")
 }
 
 // counted is a number of things, with the ending of their plural where it is due.

@@ -14,7 +14,7 @@ import (
 // The moment is short, so that in a burst of forks the pages of the first
 // children serve the next ones, and the host need not find new memory.
 const (
-	restAfter   = 20 * time.Millisecond
+	restAfter   = 10 * time.Millisecond
 	restAtMost  = time.Minute
 	restWorth   = 16      // resident pages that are worth a pack
 	restWorking = 2 << 20 // instructions since the last look that mean work, not rest

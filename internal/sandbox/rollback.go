@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"slices"
-	"time"
 )
 
 // Rollback puts a sandbox back to a snapshot that it descends from: the one that
@@ -30,7 +29,7 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 		return nil, m.openError(tag, err)
 	}
 	next, err := m.spawn(ctx, src, birth{
-		id: b.id, tag: tag, first: b.first, workspace: b.workspace, created: b.created, expires: b.expires, limitMiB: b.limitMiB,
+		id: b.id, tag: tag, first: b.first, workspace: b.workspace, created: b.created, terms: b.terms,
 	})
 	if err != nil {
 		return nil, wrap(err, "rolling sandbox %s back to %q", id, tag)
@@ -98,13 +97,15 @@ func (m *Manager) replace(b, next *box) error {
 		return fail(NotFound, "", "sandbox %s was ended while it was rolled back", b.id)
 	}
 	m.boxes[b.id] = next
+	b.mu.Lock()
+	life := b.life // as of now
+	b.mu.Unlock()
+	next.mu.Lock()
+	next.life = life
+	m.arm(next)
+	next.mu.Unlock()
 	m.ended = slices.DeleteFunc(m.ended, func(id string) bool { return id == b.id })
 	m.mu.Unlock()
-	b.giveUp(reasonRolled)
-	m.limitLife(next)
-	m.trimSoon()
-	if !next.expires.IsZero() && time.Now().After(next.expires) {
-		m.drop(next, reasonExpired)
-	}
+	m.end(b, reasonRolled)
 	return nil
 }

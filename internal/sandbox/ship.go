@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/hub"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -224,7 +223,7 @@ func offers(eng engine.Engine, man *snapshot.Manifest) error {
 			"snapshot %q is of a %s machine, the %s engine offers %s", man.Tag, man.ISA, eng.Name(), have)
 	}
 	for _, feature := range man.CPUFeatures {
-		if !slices.Contains(board.Extensions(), feature) {
+		if !slices.Contains(eng.Features(), feature) {
 			return fail(NotBootable, "use a forkd whose engine offers "+feature,
 				"snapshot %q is of a CPU with %s, which the %s engine does not offer", man.Tag, feature, eng.Name())
 		}

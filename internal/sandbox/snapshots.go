@@ -62,13 +62,18 @@ func (m *Manager) describe(e snapshot.Entry) SnapshotInfo {
 	if e.Err != nil {
 		info.Warning = e.Err.Error()
 	}
+	info.KeptFor = m.keptFor(e.Tag)
 	if man := e.Manifest; man != nil {
 		info.CreatedAt, info.BranchedFrom, info.ParentTag = man.CreatedAt, man.BranchedFrom, man.ParentTag
 		info.Mode, info.PauseMS = BranchMode(man.Mode), man.PauseMS
 		info.Engine, info.VCPUs, info.MemoryMiB, info.Modules = man.Engine, man.VCPUs, man.MemoryMiB, man.Modules
+		info.DiskMiB = diskMiB(man)
 	}
 	return info
 }
+
+// diskMiB is the size of a guest's scratch disk.
+func diskMiB(man *snapshot.Manifest) int { return int(man.Scratch.Pages >> (20 - page.Shift)) }
 
 // dependents returns the ids of the sandboxes that run from a snapshot.
 func (m *Manager) dependents(tag string) (ids []string) {
@@ -188,6 +193,8 @@ func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
 	switch {
 	case spec.Runtime != runtimePython && spec.Runtime != runtimeNone:
 		return spec, fail(InvalidArgument, "runtimes are python and none", "unknown runtime %q", spec.Runtime)
+	case slices.ContainsFunc(spec.Languages, func(l string) bool { return l != JavaScript && l != Bash }):
+		return spec, fail(InvalidArgument, "languages besides the runtime's are javascript and bash", "unknown language among %q", spec.Languages)
 	case spec.Runtime == runtimeNone && len(spec.Modules)+len(spec.WarmUp) > 0:
 		return spec, fail(InvalidArgument, "", "modules and warm-up need a runtime")
 	case spec.MemoryMiB < MinMemoryMiB || spec.MemoryMiB > MaxMemoryMiB || spec.MemoryMiB%2 != 0:

@@ -26,8 +26,11 @@ const (
 	Timeout          Code = "timeout"           // the deadline passed
 	Unavailable      Code = "unavailable"       // try again later
 	Unsupported      Code = "unsupported"       // this engine or build cannot
+	PortClosed       Code = "port_closed"       // nothing in the guest listens there
 	Internal         Code = "internal"          // a fault of forkd
 
+	// The sandbox is paused, and is not resumed by being used.
+	SandboxPaused Code = "paused"
 	// The request is sound, but what it names does not allow it.
 	FailedPrecondition Code = "failed_precondition"
 	// A command or an evaluation that had to succeed has not.
@@ -58,8 +61,8 @@ func fail(code Code, hint, format string, args ...any) *Error {
 // State is where a sandbox is in its life.
 type State string
 
-// A sandbox is Running from the moment its fork returned; the other states are
-// final, with a reason in Info.
+// A sandbox is Running from the moment its fork returned, unless it is Paused; the
+// other states are final, with a reason in Info.
 const (
 	Running State = "running"
 	Exited  State = "exited"  // the guest powered off or was reset
@@ -69,10 +72,10 @@ const (
 // Info describes a sandbox.
 type Info struct {
 	ID             string
-	SnapshotTag    string
+	SnapshotTag    string // it was forked from, or rolled back to
 	Engine         string
 	State          State
-	Reason         string // why it ended
+	Reason         string // why it ended, or why it cannot be resumed
 	CreatedAt      time.Time
 	ExpiresAt      time.Time // zero: never
 	MemoryLimitMiB int       // zero: the guest's whole RAM
@@ -81,7 +84,11 @@ type Info struct {
 	Workspace      string    // that it is, if any
 	BranchedFrom   string    // id of the sandbox that its snapshot was branched from, if any
 
-	Metadata   map[string]string // its creator's
+	VCPUs     int // of the guest
+	MemoryMiB int // of RAM, as the guest sees it
+	DiskMiB   int // of its scratch disk
+
+	Metadata   map[string]string // its creator's; not to be changed
 	OnTimeout  TimeoutAction
 	AutoResume bool
 	PausedAt   time.Time       // when it was paused; zero unless it is
@@ -95,6 +102,7 @@ type SnapshotInfo struct {
 	CreatedAt    time.Time
 	BranchedFrom string
 	Status       string // "writing", "ready", "failed"
+	KeptFor      string // workspace or paused sandbox whose state it is, and goes with
 	Bootable     bool
 	Warning      string // why it is not bootable
 
@@ -102,6 +110,7 @@ type SnapshotInfo struct {
 	Engine              string
 	VCPUs               int
 	MemoryMiB           int
+	DiskMiB             int      // of the scratch disk, as guests see it
 	Modules             []string // what the warm runtime has imported
 	MemoryLogicalBytes  int64
 	MemoryPhysicalBytes int64
@@ -133,6 +142,7 @@ type SnapshotSpec struct {
 	Runtime   string     // "python" (default) or "none"
 	Modules   []string   // imported by the runtime; nil: numpy
 	WarmUp    []string   // evaluated once, then forgotten
+	Languages []string   // contexts that are warm besides the runtime's: JavaScript, Bash
 	Setup     [][]string // commands run before the runtime starts
 }
 

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -31,7 +29,10 @@ func (m *Manager) CreateWorkspace(ctx context.Context, spec WorkspaceSpec) (*Wor
 	if _, ok := m.spaces.get(spec.Name); ok {
 		return nil, fail(AlreadyExists, "choose another name, or resume it", "workspace %q exists already", spec.Name)
 	}
-	w := spaceRecord{Name: spec.Name, BaseTag: spec.Tag, SnapshotTag: spec.Tag, MemoryLimitMiB: spec.MemoryLimitMiB, CreatedAt: time.Now().UTC()}
+	w := spaceRecord{
+		Version: spaceVersion, Name: spec.Name, BaseTag: spec.Tag, kept: kept{SnapshotTag: spec.Tag},
+		MemoryLimitMiB: spec.MemoryLimitMiB, CreatedAt: time.Now().UTC(),
+	}
 	defer m.tags.share(spec.Tag)()
 	b, err := m.enter(ctx, w)
 	if err != nil {
@@ -174,43 +175,13 @@ func (m *Manager) occupant(name string) *box {
 	return nil
 }
 
-// spacesOn returns the names of the workspaces that resume from one of some
-// snapshots or, having been rolled back, run from one.
-func (m *Manager) spacesOn(tags ...string) (names []string) {
-	for _, w := range m.spaces.all() {
-		b := m.occupant(w.Name)
-		if slices.Contains(tags, w.SnapshotTag) || b != nil && slices.Contains(tags, b.tag) {
-			names = append(names, w.Name)
-		}
-	}
-	return names
-}
-
 // enter starts the sandbox of a workspace. The caller shares the tag.
 func (m *Manager) enter(ctx context.Context, w spaceRecord) (*box, error) {
-	src, err := m.source(w.SnapshotTag)
-	if err != nil {
-		return nil, err
-	}
-	defer src.snap.Release()
-	if err := src.snap.Intact(); err != nil {
-		return nil, m.openError(w.SnapshotTag, err)
-	}
-	if err := m.admit(1); err != nil {
-		return nil, err
-	}
 	c := birthOf(ForkSpec{Tag: w.SnapshotTag, MemoryLimitMiB: w.MemoryLimitMiB})
-	c.workspace = w.Name
-	b, err := m.spawn(ctx, src, c)
+	c.workspace, c.base = w.Name, w.BaseTag
+	b, err := m.restore(ctx, c)
 	if err != nil {
 		return nil, wrap(err, "starting workspace %q", w.Name)
-	}
-	if err := b.activate(ctx); err != nil {
-		b.close()
-		return nil, wrap(err, "starting workspace %q", w.Name)
-	}
-	if err := m.register(b); err != nil {
-		return nil, err
 	}
 	return b, nil
 }
@@ -221,84 +192,25 @@ func (m *Manager) leave(ctx context.Context, w spaceRecord) error {
 	if b == nil {
 		return nil
 	}
-	_, done, err := m.exclusive(ctx, b.id)
+	b, done, err := m.exclusive(ctx, b.id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if w, err = m.suspend(ctx, b, w); err != nil {
+	put := func(k kept) error {
+		if k.SnapshotTag != w.SnapshotTag {
+			w.SuspendedAt = time.Now().UTC()
+		}
+		w.kept = k
+		return m.spaces.put(w)
+	}
+	k, err := m.save(ctx, b, fmt.Sprintf("ws-%.40s", w.Name), w.BaseTag, w.kept, put)
+	if err != nil {
 		return wrap(err, "suspending workspace %q", w.Name)
 	}
 	m.drop(b, reasonSuspend)
-	old := slices.DeleteFunc(slices.Clone(w.OwnTags), func(tag string) bool { return tag == w.SnapshotTag })
-	w.OwnTags = append(m.dropOwn(old), w.SnapshotTag)
-	if err := m.spaces.put(w); err != nil {
-		m.opts.Log.Warn("writing what a workspace consists of", "workspace", w.Name, "error", err)
-	}
+	m.dropOwn(k.garbage())
 	return nil
-}
-
-// suspend writes the state of a sandbox, whose machine stands still from the
-// instant on that is written, and has the workspace resume from it. If it fails,
-// the machine goes on.
-func (m *Manager) suspend(ctx context.Context, b *box, w spaceRecord) (_ spaceRecord, err error) {
-	// Noted first, so that it is found should this be cut short.
-	tag := fmt.Sprintf("ws-%.40s-%s", w.Name, randomHex(6))
-	w.OwnTags = append(slices.Clone(w.OwnTags), tag)
-	if err := m.spaces.put(w); err != nil {
-		return w, err
-	}
-	c := &cut{box: b}
-	held, err := m.hold(ctx, b, c)
-	if err != nil {
-		return w, err
-	}
-	defer c.release()
-	defer func() {
-		if err != nil {
-			b.machine.Start()
-			m.letGo(held)
-		}
-	}()
-	b.machine.Pause()
-	if c.frozen, err = b.machine.Freeze(); err != nil {
-		return w, b.branchError(err)
-	}
-	man := c.manifest(m, BranchSpec{Tag: tag, Mode: BranchDiff})
-	man.ParentTag = w.BaseTag
-	if err := m.store.Create(ctx, man, c.contents(false)); err != nil {
-		return w, err
-	}
-	w.SnapshotTag, w.SuspendedAt = tag, time.Now().UTC()
-	return w, m.spaces.put(w)
-}
-
-// letGo releases a guest that has been held for longer than a moment.
-func (m *Manager) letGo(held *agent.Held) {
-	if _, err := held.Release(); err != nil {
-		m.opts.Log.Warn("letting a sandbox go on", "error", err)
-	}
-}
-
-// dropOwn removes snapshots that were made for a workspace which does not resume
-// from them any more, and returns those that are in use and stay.
-func (m *Manager) dropOwn(tags []string) (kept []string) {
-	for _, tag := range tags {
-		_, err := m.RemoveSnapshots([]string{tag}, RemoveOptions{})
-		if err == nil || hasCode(err, NotFound) {
-			continue
-		}
-		kept = append(kept, tag)
-		if !hasCode(err, InUse) {
-			m.opts.Log.Warn("removing the old state of a workspace", "tag", tag, "error", err)
-		}
-	}
-	return kept
-}
-
-func hasCode(err error, code Code) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && e.Code == code
 }
 
 // suspendAll suspends all workspaces that run, because the daemon ends.
@@ -321,13 +233,4 @@ func (m *Manager) suspendAll() error {
 		}
 	})
 	return failed
-}
-
-// sweepSpaces removes snapshots of workspaces from which they do not resume: those
-// of a suspension that was cut short, and those that were in use when they should
-// have been removed.
-func (m *Manager) sweepSpaces() {
-	for _, w := range m.spaces.all() {
-		m.dropOwn(slices.DeleteFunc(slices.Clone(w.OwnTags), func(tag string) bool { return tag == w.SnapshotTag }))
-	}
 }

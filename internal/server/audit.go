@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/gate"
 )
 
 // recorder is a ResponseWriter that keeps what the audit log wants to know.
@@ -74,7 +76,7 @@ func (s *Server) audit(rec *recorder, r *http.Request, pattern string, took time
 }
 
 func remote(r *http.Request) string {
-	if isLocal(r) {
+	if gate.IsLocal(r) {
 		return "unix"
 	}
 	return r.RemoteAddr

@@ -54,6 +54,19 @@ func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
 		TranslatedBlocks: int64(in.Translated),
 		BranchedFrom:     in.BranchedFrom,
 		Workspace:        in.Workspace,
+		VCPUs:            in.VCPUs,
+		MemoryMiB:        in.MemoryMiB,
+		DiskMiB:          in.DiskMiB,
+		Metadata:         in.Metadata,
+		OnTimeout:        api.TimeoutAction(in.OnTimeout),
+		AutoResume:       in.AutoResume,
+	}
+	if out.Metadata == nil {
+		out.Metadata = api.Metadata{}
+	}
+	if !in.PausedAt.IsZero() {
+		at := in.PausedAt.UTC()
+		out.PausedAt = &at
 	}
 	if !in.ExpiresAt.IsZero() {
 		at := in.ExpiresAt.UTC()
@@ -73,6 +86,7 @@ func snapshotInfo(in *sandbox.SnapshotInfo) api.SnapshotInfo {
 		Status:        api.SnapshotStatus(in.Status),
 		Bootable:      in.Bootable,
 		Warning:       in.Warning,
+		KeptFor:       in.KeptFor,
 	}
 }
 
@@ -87,6 +101,7 @@ func snapshotDetail(in *sandbox.SnapshotInfo) api.SnapshotDetail {
 		Status:              api.SnapshotStatus(in.Status),
 		Bootable:            in.Bootable,
 		Warning:             in.Warning,
+		KeptFor:             in.KeptFor,
 		Engine:              in.Engine,
 		VCPUs:               in.VCPUs,
 		MemoryMiB:           in.MemoryMiB,
@@ -158,11 +173,17 @@ func evalResult(in *sandbox.EvalResult) api.EvalResult {
 	}
 	out.Stdout, out.StdoutB64 = text(in.Stdout)
 	out.Stderr, out.StderrB64 = text(in.Stderr)
-	if e := in.Error; e != nil {
-		out.Error = &api.EvalError{Type: e.Type, Message: e.Message, Traceback: e.Traceback}
+	if out.Error = evalError(in.Error); out.Error != nil {
 		out.ExitCode = 1
 	}
 	return out
+}
+
+func evalError(e *sandbox.EvalError) *api.EvalError {
+	if e == nil {
+		return nil
+	}
+	return &api.EvalError{Type: e.Type, Message: e.Message, Traceback: e.Traceback}
 }
 
 func fileInfo(in *sandbox.FileInfo) api.FileInfo {
@@ -173,6 +194,9 @@ func fileInfo(in *sandbox.FileInfo) api.FileInfo {
 		ModifiedAt: in.ModTime.UTC(),
 		UID:        int64(in.UID),
 		GID:        int64(in.GID),
+		Owner:      in.Owner,
+		Group:      in.Group,
+		Attrs:      in.Attrs,
 	}
 	out.Name, out.NameB64 = text([]byte(in.Name))
 	out.Path, out.PathB64 = text([]byte(in.Path))

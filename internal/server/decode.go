@@ -1,28 +1,22 @@
 package server
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"mime"
 	"net/http"
-	"reflect"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/jsonbody"
 )
 
 const (
-	jsonType   = "application/json"
 	ndjsonType = "application/x-ndjson"
 
-	// bodyTime bounds how long a body that is decoded whole may take to arrive.
-	bodyTime = 30 * time.Second
 	// maxSecs is the longest timeout, a year.
 	maxSecs = 365 * 24 * 60 * 60
 )
@@ -30,38 +24,22 @@ const (
 // readJSON decodes the body of a request into v, strictly, and returns the
 // bytes it read.
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) ([]byte, error) {
-	body, err := readBody(w, r, limit)
-	if err != nil {
-		return nil, err
-	}
-	return body, decodeJSON(body, v)
+	body, err := jsonbody.Read(w, r, limit, v)
+	return body, bodyError(err)
 }
 
 // readOptionalJSON is readJSON for a body that may be left out; v then stays as
 // it is.
 func readOptionalJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	if r.ContentLength == 0 {
-		return nil
-	}
-	body, err := readBody(w, r, limit)
-	if err != nil || len(body) == 0 {
-		return err
-	}
-	return decodeJSON(body, v)
+	return bodyError(jsonbody.ReadOptional(w, r, limit, v))
 }
 
-// readBody reads a body that says it is JSON.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if err := wantType(r, jsonType); err != nil {
-		return nil, err
-	}
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
+// readBytes reads a body as it is.
+func readBytes(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	rc := http.NewResponseController(w)
-	rc.SetReadDeadline(time.Now().Add(bodyTime))
+	rc.SetReadDeadline(time.Now().Add(jsonbody.Time))
 	defer rc.SetReadDeadline(time.Time{})
-	body, err := readAll(http.MaxBytesReader(nil, r.Body, limit), r.ContentLength)
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -72,83 +50,28 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return body, nil
 }
 
-// readAll is io.ReadAll with a first guess of the size.
-func readAll(r io.Reader, size int64) ([]byte, error) {
-	var buf bytes.Buffer
-	buf.Grow(int(max(size, 0)) + bytes.MinRead)
-	_, err := buf.ReadFrom(r)
-	return buf.Bytes(), err
-}
+func tooLarge(limit int64) error { return bodyError(jsonbody.TooLarge(limit)) }
 
-func tooLarge(limit int64) error {
-	return refuse(api.ErrorCodeTooLarge, "", "the body is over the limit of %d bytes", limit)
-}
-
-// wantType refuses a body that says it is something else. One that says nothing
-// is taken at its word.
-func wantType(r *http.Request, want string) error {
-	given := r.Header.Get("Content-Type")
-	if given == "" {
-		return nil
-	}
-	if media, _, err := mime.ParseMediaType(given); err == nil && media == want {
-		return nil
-	}
-	return refuse(api.ErrorCodeUnsupportedMediaType, "send the header Content-Type: "+want,
-		"the body is %s, not %s", quote(given), want)
-}
+// wantType refuses a body that says it is something else.
+func wantType(r *http.Request, want string) error { return bodyError(jsonbody.Want(r, want)) }
 
 // decodeJSON decodes exactly one JSON object without unknown fields.
-func decodeJSON(body []byte, v any) error {
-	text := bytes.TrimLeft(body, " \t\r\n")
-	if len(text) == 0 {
-		return invalid("", "the body is empty; it must be a JSON object")
-	}
-	if text[0] != '{' {
-		return invalid("", "the body must be a JSON object")
-	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return malformed(err)
-	}
-	if len(bytes.TrimSpace(text[dec.InputOffset():])) != 0 {
-		return invalid("", "the body holds more than one JSON value")
-	}
-	return nil
-}
+func decodeJSON(body []byte, v any) error { return bodyError(jsonbody.Decode(body, v)) }
 
-// malformed words a decoding error for people who have not read our source.
-func malformed(err error) error {
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &kind) && kind.Field != "" {
-		return invalid("", "%s: must be %s, not %s", kind.Field, kindName(kind.Type), kind.Value)
+// bodyError gives the API's code to what is wrong with a body.
+func bodyError(err error) error {
+	var e *jsonbody.Error
+	if !errors.As(err, &e) {
+		return err
 	}
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return invalid("", "malformed JSON: it ends too early")
+	code := api.ErrorCodeInvalidArgument
+	switch e.Status {
+	case http.StatusRequestEntityTooLarge:
+		code = api.ErrorCodeTooLarge
+	case http.StatusUnsupportedMediaType:
+		code = api.ErrorCodeUnsupportedMediaType
 	}
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	if strings.HasPrefix(text, "unknown field") {
-		return invalid("", "%s", text)
-	}
-	return invalid("", "malformed JSON: %s", text)
-}
-
-func kindName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
-	case reflect.Int, reflect.Int64:
-		return "a whole number in range"
-	case reflect.Float64:
-		return "a number in range"
-	case reflect.Slice:
-		return "an array"
-	default:
-		return "an object"
-	}
+	return refuse(code, e.Hint, "%s", e.Message)
 }
 
 // seconds checks a timeout; nil is zero, for none.

@@ -30,6 +30,7 @@ var statusOf = map[api.ErrorCode]int{
 	api.ErrorCodeInUse:                http.StatusConflict,
 	api.ErrorCodeNoRuntime:            http.StatusConflict,
 	api.ErrorCodeRuntimeLost:          http.StatusConflict,
+	api.ErrorCodePaused:               http.StatusConflict,
 	api.ErrorCodeSandboxDead:          http.StatusGone,
 	api.ErrorCodeTooLarge:             http.StatusRequestEntityTooLarge,
 	api.ErrorCodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
@@ -39,6 +40,7 @@ var statusOf = map[api.ErrorCode]int{
 	api.ErrorCodeCanceled:             499, // the usual number for a client that went away
 	api.ErrorCodeInternal:             http.StatusInternalServerError,
 	api.ErrorCodeUnsupported:          http.StatusNotImplemented,
+	api.ErrorCodePortClosed:           http.StatusBadGateway,
 	api.ErrorCodeUnavailable:          http.StatusServiceUnavailable,
 	api.ErrorCodeCapacityExceeded:     http.StatusServiceUnavailable,
 	api.ErrorCodeTimeout:              http.StatusGatewayTimeout,

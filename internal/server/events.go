@@ -40,6 +40,13 @@ func (e *eventWriter) started() bool {
 	return !e.last.IsZero()
 }
 
+// announce sends the status line ahead of the first event.
+func (e *eventWriter) announce() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.write(nil)
+}
+
 // send writes one event.
 func (e *eventWriter) send(event any) error {
 	e.mu.Lock()
@@ -106,15 +113,15 @@ func (e *eventWriter) keepAlive(every time.Duration) (stop func()) {
 // output turns one stream of a command into events.
 type output struct {
 	events *eventWriter
-	wrap   func(text string, bytes []byte) api.ExecEvent
+	wrap   func(text string, bytes []byte) any
 }
 
 func (e *eventWriter) stdout() *output {
-	return &output{e, func(t string, b []byte) api.ExecEvent { return api.ExecEvent{Stdout: t, StdoutB64: b} }}
+	return &output{e, func(t string, b []byte) any { return api.ExecEvent{Stdout: t, StdoutB64: b} }}
 }
 
 func (e *eventWriter) stderr() *output {
-	return &output{e, func(t string, b []byte) api.ExecEvent { return api.ExecEvent{Stderr: t, StderrB64: b} }}
+	return &output{e, func(t string, b []byte) any { return api.ExecEvent{Stderr: t, StderrB64: b} }}
 }
 
 // Write sends b as text if it is text, else as base64; a character that two

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/jsonbody"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -69,7 +70,7 @@ func (s *Server) beginStream(w http.ResponseWriter, r *http.Request, in *bufio.R
 		return cmd, refuse(api.ErrorCodeUnsupported, "use HTTP/1.1", "streaming over this connection: %v", err)
 	}
 	var req api.ExecRequest
-	rc.SetReadDeadline(time.Now().Add(bodyTime))
+	rc.SetReadDeadline(time.Now().Add(jsonbody.Time))
 	err = readLine(in, &req)
 	rc.SetReadDeadline(time.Time{})
 	var refused *refusal
@@ -123,10 +124,41 @@ func (i *input) announce(w http.ResponseWriter) {
 // that has passed can make the read return, and that spoils the connection for
 // a further request.
 func (i *input) end(w http.ResponseWriter) {
-	if !i.ended() {
-		http.NewResponseController(w).SetReadDeadline(time.Now())
-		<-i.done
+	if i.ended() {
+		return
 	}
+	rc := http.NewResponseController(w)
+	rc.SetReadDeadline(time.Now())
+	<-i.done
+	if rc.Flush() == nil {
+		linger(rc, w.Header().Get("Content-Length") == "")
+	}
+}
+
+// lingerTime is how long a client may take to notice that its command has ended.
+const lingerTime = time.Second
+
+// linger completes an answer, which may be in chunks, to a client that is still
+// sending input. If the connection were closed with some of that unread, the client
+// would find it broken, perhaps before it has read the answer.
+func linger(rc *http.ResponseController, chunked bool) {
+	conn, _, err := rc.Hijack()
+	if err != nil {
+		return
+	}
+	if chunked {
+		_, err = io.WriteString(conn, "0\r\n\r\n")
+	}
+	half, ok := conn.(interface{ CloseWrite() error })
+	if !ok || err != nil || half.CloseWrite() != nil {
+		conn.Close()
+		return
+	}
+	conn.SetReadDeadline(time.Now().Add(lingerTime))
+	go func() {
+		io.Copy(io.Discard, conn)
+		conn.Close()
+	}()
 }
 
 // copyInput passes the lines of input on until the body ends. When the command

@@ -85,6 +85,10 @@ func (s *Server) WriteFile(w http.ResponseWriter, r *http.Request, id api.ID, pa
 		s.fail(w, r, err)
 		return
 	}
+	if opts.Attrs, err = pairs("attr", params.Attr); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	note(w, slog.String("path", params.Path))
 	s.finish(w, r, s.m.WriteFile(r.Context(), id, params.Path, r.Body, opts))
 }
@@ -119,11 +123,15 @@ func (s *Server) ListFiles(w http.ResponseWriter, r *http.Request, id api.ID, pa
 		return
 	}
 	slices.SortFunc(all, func(a, b sandbox.FileInfo) int { return strings.Compare(a.Name, b.Name) })
+	writeJSON(w, http.StatusOK, fileInfos(all))
+}
+
+func fileInfos(all []sandbox.FileInfo) []api.FileInfo {
 	infos := make([]api.FileInfo, len(all))
 	for i := range all {
 		infos[i] = fileInfo(&all[i])
 	}
-	writeJSON(w, http.StatusOK, infos)
+	return infos
 }
 
 // StatFile describes a file.
@@ -143,9 +151,9 @@ func (s *Server) StatFile(w http.ResponseWriter, r *http.Request, id api.ID, par
 // MakeDir makes a directory.
 func (s *Server) MakeDir(w http.ResponseWriter, r *http.Request, id api.ID, params api.MakeDirParams) {
 	note(w, slog.String("path", params.Path))
-	err := checkPath("path", params.Path)
+	err := errors.Join(checkPath("path", params.Path), checkText("user", params.User))
 	if err == nil {
-		err = s.m.MakeDir(r.Context(), id, params.Path, params.Parents)
+		_, _, err = s.m.MakeDir(r.Context(), id, params.Path, sandbox.MakeDirOptions{Parents: params.Parents, User: params.User})
 	}
 	s.finish(w, r, err)
 }

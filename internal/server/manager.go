@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"io"
+	"net"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/sandbox"
@@ -40,6 +41,29 @@ type Manager interface {
 	Sandbox(id string) (*sandbox.Info, error)
 	Kill(id string) error
 
+	Pause(ctx context.Context, id string) (*sandbox.Info, error)
+	Resume(ctx context.Context, id string, lifetime time.Duration) (*sandbox.Info, error)
+	SetLifetime(ctx context.Context, id string, d time.Duration) (*sandbox.Info, error)
+	ExtendLifetime(ctx context.Context, id string, d time.Duration) (*sandbox.Info, error)
+	Metrics(ctx context.Context, id string) (*sandbox.Metrics, error)
+
+	StartProcess(ctx context.Context, id string, spec sandbox.ProcessSpec) (sandbox.Attachment, error)
+	AttachProcess(ctx context.Context, id string, ref sandbox.ProcessRef) (sandbox.Attachment, error)
+	Processes(ctx context.Context, id string) ([]sandbox.Process, error)
+	WriteProcess(ctx context.Context, id string, ref sandbox.ProcessRef, data []byte) error
+	CloseProcessInput(ctx context.Context, id string, ref sandbox.ProcessRef) error
+	SignalProcess(ctx context.Context, id string, ref sandbox.ProcessRef, signal int) error
+	ResizeProcess(ctx context.Context, id string, ref sandbox.ProcessRef, tty sandbox.TTY) error
+
+	RunCode(ctx context.Context, id string, spec sandbox.RunSpec, event func(sandbox.RunEvent) error) (*sandbox.RunResult, error)
+	CreateContext(ctx context.Context, id string, spec sandbox.ContextSpec) (*sandbox.CodeContext, error)
+	Contexts(ctx context.Context, id string) ([]sandbox.CodeContext, error)
+	RemoveContext(ctx context.Context, id, context string) error
+	RestartContext(ctx context.Context, id, context string) error
+
+	DialPort(ctx context.Context, id string, port int) (net.Conn, error)
+	User(ctx context.Context, id, name string) (*sandbox.User, error)
+
 	Exec(ctx context.Context, id string, cmd sandbox.Command) (*sandbox.CommandResult, error)
 	Eval(ctx context.Context, id, code string, timeout time.Duration) (*sandbox.EvalResult, error)
 	Ping(ctx context.Context, id string) (*sandbox.PingResult, error)
@@ -49,7 +73,10 @@ type Manager interface {
 	WriteFile(ctx context.Context, id, path string, r io.Reader, opts sandbox.WriteOptions) error
 	ListFiles(ctx context.Context, id, path string) ([]sandbox.FileInfo, error)
 	StatFile(ctx context.Context, id, path string) (*sandbox.FileInfo, error)
-	MakeDir(ctx context.Context, id, path string, parents bool) error
+	MakeDir(ctx context.Context, id, path string, opts sandbox.MakeDirOptions) (info *sandbox.FileInfo, created bool, err error)
 	RenameFile(ctx context.Context, id, from, to string) error
 	RemoveFile(ctx context.Context, id, path string, recursive bool) error
+	ListTree(ctx context.Context, id, path string, depth int) ([]sandbox.FileInfo, error)
+	ComposeFile(ctx context.Context, id, target string, sources []string, opts sandbox.WriteOptions) (*sandbox.FileInfo, error)
+	Watch(ctx context.Context, id string, spec sandbox.WatchSpec) (sandbox.Watch, error)
 }

@@ -18,8 +18,11 @@ type metrics struct {
 	fork    prometheus.Histogram
 	exec    prometheus.Histogram
 	eval    prometheus.Histogram
+	run     prometheus.Histogram
 	branch  *prometheus.HistogramVec // by mode
 	pause   *prometheus.HistogramVec // by mode
+
+	pausing, resuming prometheus.Histogram
 }
 
 func newMetrics(cfg Config) *metrics {
@@ -29,8 +32,12 @@ func newMetrics(cfg Config) *metrics {
 		fork:    latency("forkd_fork_duration_seconds", "Time to fork all children of one request."),
 		exec:    latency("forkd_exec_duration_seconds", "Time to run a command to its end."),
 		eval:    latency("forkd_eval_duration_seconds", "Time to evaluate code in a warm runtime."),
+		run:     latency("forkd_run_duration_seconds", "Time to run code in a context."),
 		branch:  byMode("forkd_branch_duration_seconds", "Time to answer a request to branch a sandbox."),
 		pause:   byMode("forkd_branch_pause_seconds", "Time that the source's user processes stood still for a branch."),
+
+		pausing:  latency("forkd_pause_duration_seconds", "Time to pause a sandbox."),
+		resuming: latency("forkd_resume_duration_seconds", "Time to resume a paused sandbox."),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "forkd_build_info",
@@ -40,7 +47,7 @@ func newMetrics(cfg Config) *metrics {
 		},
 	})
 	build.Set(1)
-	reg.MustRegister(m.fork, m.exec, m.eval, m.branch, m.pause, build,
+	reg.MustRegister(m.fork, m.exec, m.eval, m.run, m.branch, m.pause, m.pausing, m.resuming, build,
 		gauge("forkd_snapshots_total", "Snapshots that exist.", func() float64 {
 			all, err := cfg.Manager.Snapshots()
 			if err != nil {
@@ -48,18 +55,24 @@ func newMetrics(cfg Config) *metrics {
 			}
 			return float64(len(all))
 		}),
-		gauge("forkd_sandboxes_active", "Sandboxes that run.", func() float64 {
-			running := 0
-			for _, box := range cfg.Manager.Sandboxes() {
-				if box.State == sandbox.Running {
-					running++
-				}
-			}
-			return float64(running)
-		}),
+		inState(cfg.Manager, "forkd_sandboxes_active", "Sandboxes that run.", sandbox.Running),
+		inState(cfg.Manager, "forkd_sandboxes_paused", "Sandboxes that are paused.", sandbox.Paused),
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// inState counts the sandboxes in a state.
+func inState(m Manager, name, help string, state sandbox.State) prometheus.Collector {
+	return gauge(name, help, func() float64 {
+		n := 0
+		for _, box := range m.Sandboxes() {
+			if box.State == state {
+				n++
+			}
+		}
+		return float64(n)
+	})
 }
 
 func gauge(name, help string, read func() float64) prometheus.Collector {

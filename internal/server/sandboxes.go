@@ -16,13 +16,35 @@ import (
 )
 
 // ListSandboxes lists sandboxes.
-func (s *Server) ListSandboxes(w http.ResponseWriter, _ *http.Request) {
-	all := s.m.Sandboxes()
-	infos := make([]api.SandboxInfo, len(all))
-	for i := range all {
-		infos[i] = sandboxInfo(&all[i])
+func (s *Server) ListSandboxes(w http.ResponseWriter, r *http.Request, params api.ListSandboxesParams) {
+	want, err := pairs("metadata", params.Metadata)
+	for _, state := range params.State {
+		if !state.Valid() {
+			err = errors.Join(err, invalid("", "state: must be running, paused, exited or crashed, not %s", quote(string(state))))
+		}
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	infos := []api.SandboxInfo{}
+	for _, info := range s.m.Sandboxes() {
+		if len(params.State) > 0 && !slices.Contains(params.State, api.ListSandboxesParamsState(info.State)) || !has(info.Metadata, want) {
+			continue
+		}
+		infos = append(infos, sandboxInfo(&info))
 	}
 	writeJSON(w, http.StatusOK, infos)
+}
+
+// has reports whether all has all entries of some.
+func has(all, some map[string]string) bool {
+	for name, value := range some {
+		if got, ok := all[name]; !ok || got != value {
+			return false
+		}
+	}
+	return true
 }
 
 // GetSandbox describes one sandbox.
@@ -69,7 +91,7 @@ func (s *Server) PingSandbox(w http.ResponseWriter, r *http.Request, id api.ID) 
 // key can ask again, so they stay.
 func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params api.ForkSandboxesParams) {
 	var req api.ForkRequest
-	body, err := readJSON(w, r, maxSmallBody, &req)
+	body, err := readJSON(w, r, maxForkBody, &req)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -198,7 +220,8 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	case req.N != nil && req.Count != nil && *req.N != *req.Count:
 		return spec, invalid("", "count: differs from n; they are two names of one field")
 	}
-	spec.Prewarm = req.Prewarm
+	spec.Prewarm, spec.Metadata, spec.Env, spec.AutoResume = req.Prewarm, req.Metadata, req.Env, req.AutoResume
+	spec.OnTimeout = sandbox.TimeoutAction(req.OnTimeout)
 	tagField := "snapshot_tag"
 	spec.Tag = req.SnapshotTag
 	if spec.Tag == "" {
@@ -208,7 +231,10 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	if n == nil && req.Count != nil {
 		field, n = "count", req.Count
 	}
-	var errs []error
+	errs := []error{checkMetadata(req.Metadata), checkEnv(req.Env)}
+	if req.OnTimeout != "" && !req.OnTimeout.Valid() {
+		errs = append(errs, invalid("", "on_timeout: must be kill or pause, not %s", quote(string(req.OnTimeout))))
+	}
 	if req.FromSandbox == "" {
 		errs = append(errs, checkTag(tagField, spec.Tag))
 	}
@@ -218,4 +244,15 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	errs = append(errs, err)
 	spec.Lifetime, err = seconds("timeout_secs", req.TimeoutSecs)
 	return spec, errors.Join(append(errs, err)...)
+}
+
+func checkMetadata(m map[string]string) error {
+	size := 0
+	for name, value := range m {
+		size += len(name) + len(value)
+	}
+	if len(m) > sandbox.MaxMetadata || size > sandbox.MaxMetadataBytes {
+		return invalid("", "metadata: has more than %d entries or %d bytes", sandbox.MaxMetadata, sandbox.MaxMetadataBytes)
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/gate"
+	"github.com/forkd-dev/forkd/internal/ports"
 )
 
 // Limits that api/openapi.yaml states; those of bodies and lines are in bytes.
@@ -25,6 +26,12 @@ const (
 	maxEvalBody     = 8 << 20
 	maxExecBody     = 32 << 20
 	maxStreamLine   = 1 << 20
+	maxForkBody     = 256 << 10
+	maxProcessBody  = 1 << 20
+	maxInputBody    = 1 << 20
+	maxProcessTag   = 256
+	maxDepth        = 256   // levels of a tree
+	maxSources      = 10000 // of a composed file
 )
 
 // Config is what a Server needs.
@@ -46,10 +53,11 @@ type Server struct {
 	m       Manager
 	log     *slog.Logger
 	version api.Version
-	access  access
+	gate    *gate.Gate
 	mux     *http.ServeMux
 	metrics *metrics
 	retries *idempotency
+	ports   *ports.Proxy
 
 	keepAlive time.Duration // between empty lines on a silent stream
 }
@@ -72,16 +80,13 @@ func New(cfg Config) *Server {
 			PID:           os.Getpid(),
 			StartedAtUnix: time.Now().Unix(),
 		},
-		access:    access{origins: http.NewCrossOriginProtection()},
+		gate:      gate.New(cfg.Token),
 		mux:       http.NewServeMux(),
 		metrics:   newMetrics(cfg),
 		retries:   newIdempotency(time.Now),
 		keepAlive: 5 * time.Second,
 	}
-	if cfg.Token != "" {
-		sum := sha256.Sum256([]byte(cfg.Token))
-		s.access.token = &sum
-	}
+	s.ports = s.newPorts()
 	HandlerWithOptions(s, StdHTTPServerOptions{BaseRouter: s.mux, ErrorHandlerFunc: s.badParameter})
 	return s
 }
@@ -89,7 +94,7 @@ func New(cfg Config) *Server {
 // ServeHTTP checks who asks, finds the route, and logs what was done.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &recorder{ResponseWriter: w}
-	_, pattern := s.mux.Handler(r)
+	pattern, handler := s.route(r)
 	start := time.Now()
 	defer func() {
 		s.audit(rec, r, pattern, time.Since(start))
@@ -101,7 +106,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	if err := s.access.check(r, pattern == "GET /healthz"); err != nil {
+	if err := s.admit(r, pattern == "GET /healthz"); err != nil {
 		s.fail(rec, r, err)
 		return
 	}
@@ -109,11 +114,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.noRoute(rec, r)
 		return
 	}
-	if err := checkQuery(pattern, r.URL.RawQuery); err != nil {
+	if err := checkQuery(pattern, r.URL.RawQuery); pattern != portRoute && err != nil {
 		s.fail(rec, r, err)
 		return
 	}
-	s.mux.ServeHTTP(rec, r)
+	handler.ServeHTTP(rec, r)
 }
 
 // noRoute answers for a path or a method that the API lacks; the mux knows
@@ -145,13 +150,16 @@ func (p *probeWriter) Write(b []byte) (int, error) { return len(b), nil }
 // a surprise. A test holds the table against the spec.
 var queryNames = map[string][]string{
 	"DELETE /v1/snapshots/{tag}":           {"force", "cascade"},
+	"GET /v1/sandboxes":                    {"state", "metadata"},
 	"POST /v1/snapshots/unpack":            {"tag"},
 	"GET /v1/sandboxes/{id}/files":         {"path", "offset", "length"},
-	"PUT /v1/sandboxes/{id}/files":         {"path", "mode", "user", "parents"},
+	"PUT /v1/sandboxes/{id}/files":         {"path", "mode", "user", "parents", "attr"},
 	"DELETE /v1/sandboxes/{id}/files":      {"path", "recursive"},
 	"GET /v1/sandboxes/{id}/files/list":    {"path"},
+	"GET /v1/sandboxes/{id}/files/tree":    {"path", "depth"},
+	"GET /v1/sandboxes/{id}/files/watch":   {"path", "recursive", "entries"},
 	"GET /v1/sandboxes/{id}/files/stat":    {"path"},
-	"POST /v1/sandboxes/{id}/files/mkdir":  {"path", "parents"},
+	"POST /v1/sandboxes/{id}/files/mkdir":  {"path", "parents", "user"},
 	"POST /v1/sandboxes/{id}/files/rename": {"from", "to"},
 }
 

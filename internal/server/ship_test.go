@@ -10,6 +10,7 @@ import (
 
 	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/jsonbody"
 )
 
 func TestPackAndUnpack(t *testing.T) {
@@ -74,7 +75,7 @@ func TestUnpackOfOtherThings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", jsonType)
+	req.Header.Set("Content-Type", jsonbody.Type)
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)

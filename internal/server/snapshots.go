@@ -162,12 +162,13 @@ func snapshotSpec(req *api.SnapshotRequest) (spec sandbox.SnapshotSpec, err erro
 		return spec, invalid("", "runtime: must be python or none, not %s", quote(string(req.Runtime)))
 	}
 	spec = sandbox.SnapshotSpec{
-		Tag:      req.Tag,
-		Packages: req.Packages,
-		Mirror:   req.Mirror,
-		Runtime:  string(req.Runtime),
-		WarmUp:   req.WarmUp,
-		Setup:    req.Setup,
+		Tag:       req.Tag,
+		Packages:  req.Packages,
+		Mirror:    req.Mirror,
+		Runtime:   string(req.Runtime),
+		WarmUp:    req.WarmUp,
+		Languages: languages(req.Languages),
+		Setup:     req.Setup,
 	}
 	if req.Modules != nil {
 		// Not nil even when empty: none was asked for, not the default.
@@ -188,4 +189,11 @@ func snapshotSpec(req *api.SnapshotRequest) (spec sandbox.SnapshotSpec, err erro
 		}
 	}
 	return spec, errors.Join(errs...)
+}
+
+func languages(list []api.SnapshotRequestLanguages) (names []string) {
+	for _, l := range list {
+		names = append(names, string(l))
+	}
+	return names
 }

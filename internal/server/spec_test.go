@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -103,6 +107,7 @@ func TestErrorCodesAreTheSpecs(t *testing.T) {
 		sandbox.InvalidArgument, sandbox.NotFound, sandbox.AlreadyExists, sandbox.InUse, sandbox.NotBootable,
 		sandbox.CapacityExceeded, sandbox.NoSpace, sandbox.SandboxDead, sandbox.NoRuntime, sandbox.RuntimeLost, sandbox.Timeout,
 		sandbox.Unavailable, sandbox.Unsupported, sandbox.Internal, sandbox.FailedPrecondition, sandbox.CommandFailed,
+		sandbox.SandboxPaused, sandbox.PortClosed,
 	} {
 		if _, ok := statusOf[api.ErrorCode(code)]; !ok {
 			t.Errorf("the API lacks the domain's code %s", code)
@@ -126,6 +131,7 @@ func TestAnswersConform(t *testing.T) {
 	}
 	id := s.fork(t)
 	box := "/v1/sandboxes/" + id
+	port := closingPort(t)
 	seen := map[string]bool{}
 	for _, c := range []struct {
 		method, path, body string
@@ -194,6 +200,44 @@ func TestAnswersConform(t *testing.T) {
 		{"POST", box + "/files/rename?from=/f&to=/g", "", 204, nil},
 		{"DELETE", box + "/files?path=/g&recursive=true", "", 204, nil},
 		{"GET", box + "/files/stat?path=/g", "", 404, nil},
+		{"PUT", box + "/files?path=/a&attr=color=blue&attr=b=", "x", 204, []string{"Content-Type", "application/octet-stream"}},
+		{"POST", box + "/files/mkdir?path=/d/e&user=root", "", 204, nil},
+		{"GET", box + "/files/tree?path=/&depth=3", "", 200, nil},
+		{"POST", box + "/files/compose", `{"target":"/b","sources":["/a"],"mode":"0600","user":"root","parents":true}`, 200, nil},
+		{"GET", box + "/files/watch?path=/d&recursive=true&entries=true", "", 200, nil},
+		{"GET", box + "/users/root", "", 200, nil},
+		{"GET", box + "/users/nobody", "", 404, nil},
+		{"GET", box + "/metrics", "", 200, nil},
+		{"POST", box + "/processes", `{"args":["echo","hi"],"env":{"A":"1"},"tag":"short","timeout_secs":5}`, 200, nil},
+		{"POST", box + "/processes", `{"args":["cat"],"tag":"cat","tty":{"cols":80,"rows":24},"detach":true}`, 201, nil},
+		{"GET", box + "/processes", "", 200, nil},
+		{"GET", box + "/processes/@short/attach", "", 200, nil},
+		{"POST", box + "/processes/@cat/input", `{"data":"x"}`, 204, nil},
+		{"POST", box + "/processes/@cat/input", "y", 204, []string{"Content-Type", "application/octet-stream"}},
+		{"POST", box + "/processes/@cat/resize", `{"cols":100,"rows":30}`, 204, nil},
+		{"DELETE", box + "/processes/@cat/input", "", 204, nil},
+		{"POST", box + "/processes", `{"args":["sleep","60"],"tag":"sleep","stdin":true,"detach":true}`, 201, nil},
+		{"POST", box + "/processes/@sleep/signal", `{"signal":"KILL"}`, 204, nil},
+		{"POST", box + "/processes/@none/signal", `{"signal":"9"}`, 404, nil},
+		{"POST", box + "/run", `{"code":"display","language":"python","cwd":"/","user":"root","env":{"A":"1"},"timeout_secs":5}`, 200, nil},
+		{"POST", box + "/run", `{"code":"raise","context":"default"}`, 200, nil},
+		{"POST", box + "/run", `{"code":"x","context":"none"}`, 404, nil},
+		{"POST", box + "/contexts", `{"language":"bash","cwd":"/tmp","user":"root"}`, 201, nil},
+		{"GET", box + "/contexts", "", 200, nil},
+		{"POST", box + "/contexts/default/restart", "", 204, nil},
+		{"POST", box + "/run", `{"code":"print","language":"javascript"}`, 200, nil},
+		{"DELETE", box + "/contexts/javascript", "", 204, nil},
+		{"GET", box + "/tcp/" + port, "", 101, []string{"Connection", "Upgrade", "Upgrade", "tcp"}},
+		{"POST", box + "/timeout", `{"timeout_secs":60}`, 200, nil},
+		{"POST", box + "/timeout", `{"timeout_secs":120.5,"extend":true}`, 200, nil},
+		{"POST", box + "/timeout", `{"timeout_secs":null}`, 200, nil},
+		{"POST", box + "/pause", "", 200, nil},
+		{"POST", box + "/pause", "", 409, nil},
+		{"GET", "/v1/sandboxes?state=paused&state=exited&metadata=a=b", "", 200, nil},
+		{"POST", box + "/ping", "", 409, nil},
+		{"POST", box + "/resume", `{"timeout_secs":60}`, 200, nil},
+		{"POST", box + "/resume", "", 200, nil},
+		{"POST", "/v1/sandboxes", `{"snapshot_tag":"pyagent","metadata":{"a":"b"},"env":{"A":"1"},"on_timeout":"pause","auto_resume":true}`, 201, nil},
 		{"DELETE", box, "", 204, nil},
 		{"DELETE", box, "", 404, nil},
 	} {
@@ -209,6 +253,9 @@ func TestAnswersConform(t *testing.T) {
 				req.Header.Set(c.headers[i], c.headers[i+1])
 			}
 			route, input := validateRequest(t, router, req, c.body)
+			if strings.HasSuffix(route.Path, "/files/watch") {
+				defer s.changing(id, "/d")()
+			}
 			resp, err := http.DefaultTransport.RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
@@ -236,6 +283,46 @@ func TestAnswersConform(t *testing.T) {
 			t.Errorf("no success of %s was tried", pattern)
 		}
 	}
+}
+
+// changing makes files in a directory until stop is called. A watch that begins
+// meanwhile is told of one, and breaks.
+func (s *site) changing(id, dir string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			for _, name := range []string{"a", "overflow"} {
+				path := fmt.Sprintf("%s/%s%d", dir, name, i)
+				s.WriteFile(ctx, id, path, strings.NewReader(""), sandbox.WriteOptions{Mode: 0o600})
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// closingPort returns a port at which connections are closed at once.
+func closingPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 func validateRequest(t *testing.T, router routers.Router, req *http.Request, body string) (*routers.Route, *openapi3filter.RequestValidationInput) {

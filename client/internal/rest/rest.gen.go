@@ -101,15 +101,17 @@ type ClientInterface interface {
 	// Corresponds with GET /metrics (the `GetMetrics` operationId).
 	GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListSandboxes Lists sandboxes, oldest first.
+	// ListSandboxes Lists sandboxes, oldest first, paused ones too.
 	//
 	// Corresponds with GET /v1/sandboxes (the `ListSandboxes` operationId).
-	ListSandboxes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	ListSandboxes(ctx context.Context, params *ListSandboxesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ForkSandboxesWithBody Forks children from a snapshot, or from a running sandbox.
+	// ForkSandboxesWithBody Forks children from a snapshot, or from a sandbox.
 	//
 	// With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
-	// What they share is kept in memory until the last of them ends; it has no tag.
+	// What they share is kept in memory until the last of them ends; it has no tag. Of a paused sandbox they start as it is,
+	// and it stays paused. Children have the environment of the sandbox, with `env` over it, and neither its metadata nor its
+	// lifetime.
 	//
 	// 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 	// error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -117,17 +119,19 @@ type ClientInterface interface {
 	// When the client disconnects before it has the answer, the children are ended again. With an `Idempotency-Key`
 	// they are kept, and repeating the request with the same key and body gives the same answer instead of more
 	// children; the same key with another body is refused with 409. The daemon remembers the last 1024 keys for 24
-	// hours or until it ends, whichever comes first; its sandboxes end with it. Body limit 64 KiB.
+	// hours or until it ends, whichever comes first. Body limit 256 KiB.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/sandboxes (the `ForkSandboxes` operationId).
 	ForkSandboxesWithBody(ctx context.Context, params *ForkSandboxesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ForkSandboxes Forks children from a snapshot, or from a running sandbox.
+	// ForkSandboxes Forks children from a snapshot, or from a sandbox.
 	//
 	// With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
-	// What they share is kept in memory until the last of them ends; it has no tag.
+	// What they share is kept in memory until the last of them ends; it has no tag. Of a paused sandbox they start as it is,
+	// and it stays paused. Children have the environment of the sandbox, with `env` over it, and neither its metadata nor its
+	// lifetime.
 	//
 	// 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 	// error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -135,14 +139,14 @@ type ClientInterface interface {
 	// When the client disconnects before it has the answer, the children are ended again. With an `Idempotency-Key`
 	// they are kept, and repeating the request with the same key and body gives the same answer instead of more
 	// children; the same key with another body is refused with 409. The daemon remembers the last 1024 keys for 24
-	// hours or until it ends, whichever comes first; its sandboxes end with it. Body limit 64 KiB.
+	// hours or until it ends, whichever comes first. Body limit 256 KiB.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/sandboxes (the `ForkSandboxes` operationId).
 	ForkSandboxes(ctx context.Context, params *ForkSandboxesParams, body ForkSandboxesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// KillSandbox Ends a sandbox and frees what it holds. A running workspace is 409; suspend or remove that.
+	// KillSandbox Ends a sandbox, running or paused, and frees what it holds. A running workspace is 409; suspend or remove that.
 	//
 	// Corresponds with DELETE /v1/sandboxes/{id} (the `KillSandbox` operationId).
 	KillSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -152,7 +156,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{id} (the `GetSandbox` operationId).
 	GetSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// BranchSandboxWithBody Makes a snapshot of a running sandbox, which goes on running.
+	// BranchSandboxWithBody Makes a snapshot of a sandbox. If it runs, it goes on running.
 	//
 	// Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
 	// one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
@@ -166,7 +170,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
 	BranchSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// BranchSandbox Makes a snapshot of a running sandbox, which goes on running.
+	// BranchSandbox Makes a snapshot of a sandbox. If it runs, it goes on running.
 	//
 	// Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
 	// one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
@@ -179,6 +183,35 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
 	BranchSandbox(ctx context.Context, id ID, body BranchSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListContexts Lists the interpreters that keep state between runs.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/contexts (the `ListContexts` operationId).
+	ListContexts(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateContextWithBody Starts an interpreter that keeps state between runs. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/contexts (the `CreateContext` operationId).
+	CreateContextWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateContext Starts an interpreter that keeps state between runs. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/contexts (the `CreateContext` operationId).
+	CreateContext(ctx context.Context, id ID, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveContext Ends a context. The one of the warm runtime, default, cannot be ended.
+	//
+	// Corresponds with DELETE /v1/sandboxes/{id}/contexts/{context} (the `RemoveContext` operationId).
+	RemoveContext(ctx context.Context, id ID, context ContextID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RestartContext Starts the interpreter of a context anew, without its state.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/contexts/{context}/restart (the `RestartContext` operationId).
+	RestartContext(ctx context.Context, id ID, context ContextID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// EvalSandboxWithBody Evaluates code in the sandbox's warm runtime.
 	//
@@ -262,6 +295,24 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/sandboxes/{id}/files (the `WriteFile` operationId).
 	WriteFileWithBody(ctx context.Context, id ID, params *WriteFileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ComposeFileWithBody Makes a file of the contents of others, in their order, and removes those.
+	//
+	// The target appears in one step, when everything is in it. It may be one of the sources. Body limit 1 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/files/compose (the `ComposeFile` operationId).
+	ComposeFileWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ComposeFile Makes a file of the contents of others, in their order, and removes those.
+	//
+	// The target appears in one step, when everything is in it. It may be one of the sources. Body limit 1 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/files/compose (the `ComposeFile` operationId).
+	ComposeFile(ctx context.Context, id ID, body ComposeFileJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListFiles Lists a directory.
 	//
 	// Corresponds with GET /v1/sandboxes/{id}/files/list (the `ListFiles` operationId).
@@ -282,15 +333,167 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{id}/files/stat (the `StatFile` operationId).
 	StatFile(ctx context.Context, id ID, params *StatFileParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListTree Lists a directory and those below it.
+	//
+	// Symbolic links are listed and not followed.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/files/tree (the `ListTree` operationId).
+	ListTree(ctx context.Context, id ID, params *ListTreeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WatchFiles Streams what changes in a directory.
+	//
+	// The answer begins when the watch is set up. Changes come in their order, and none is left out; a client that falls too
+	// far behind gets an event with `error`, which is the last.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/files/watch (the `WatchFiles` operationId).
+	WatchFiles(ctx context.Context, id ID, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// InterruptSandbox Interrupts the evaluation that is running, if any; the runtime keeps its state.
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/interrupt (the `InterruptSandbox` operationId).
 	InterruptSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetSandboxMetrics Tells what a sandbox uses.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/metrics (the `GetSandboxMetrics` operationId).
+	GetSandboxMetrics(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PauseSandbox Saves a sandbox to disk, memory and processes included, and ends its use of memory.
+	//
+	// A paused sandbox outlives the daemon and has no lifetime. Its processes go on when it is resumed. Who waits for a
+	// command or an evaluation gets the error `paused`; that goes on unheard. Processes that were started to live on their
+	// own do not notice. One that is paused already is the error failed_precondition. If it cannot be saved it goes on running.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/pause (the `PauseSandbox` operationId).
+	PauseSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PingSandbox Asks the agent in the guest for a sign of life.
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/ping (the `PingSandbox` operationId).
 	PingSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListProcesses Lists the processes that startProcess has started, running ones first, by PID.
+	//
+	// One that has ended is remembered for some minutes, with its end.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/processes (the `ListProcesses` operationId).
+	ListProcesses(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartProcessWithBody Starts a process that lives on its own, and streams what it writes.
+	//
+	// The stream begins with an event with `start`, goes on with output, and ends with `exit` or `error`. A client that
+	// disconnects does not end the process: it can be listed, attached to, written to and signalled until it ends, also by
+	// others, after a pause, and in the children of a fork or a branch. It waits for whoever listens to it and is slow; what
+	// it writes while nobody listens is dropped.
+	//
+	// With `detach` the answer is 201 with the process, and no stream. Body limit 1 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes (the `StartProcess` operationId).
+	StartProcessWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartProcess Starts a process that lives on its own, and streams what it writes.
+	//
+	// The stream begins with an event with `start`, goes on with output, and ends with `exit` or `error`. A client that
+	// disconnects does not end the process: it can be listed, attached to, written to and signalled until it ends, also by
+	// others, after a pause, and in the children of a fork or a branch. It waits for whoever listens to it and is slow; what
+	// it writes while nobody listens is dropped.
+	//
+	// With `detach` the answer is 201 with the process, and no stream. Body limit 1 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes (the `StartProcess` operationId).
+	StartProcess(ctx context.Context, id ID, body StartProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AttachProcess Streams what a process writes from now on, and its end.
+	//
+	// As startProcess does. Of a process that has ended some minutes ago at most, it is `start` and `exit`.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/processes/{process}/attach (the `AttachProcess` operationId).
+	AttachProcess(ctx context.Context, id ID, process ProcessRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseProcessInput Closes the standard input of a process, which then reads its end.
+	//
+	// Corresponds with DELETE /v1/sandboxes/{id}/processes/{process}/input (the `CloseProcessInput` operationId).
+	CloseProcessInput(ctx context.Context, id ID, process ProcessRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WriteProcessWithBody Writes to the standard input or the terminal of a process.
+	//
+	// Answers when the process, or the pipe to it, has taken everything; one piece of input after the other keeps their
+	// order. Body limit 1 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/input (the `WriteProcess` operationId).
+	WriteProcessWithBody(ctx context.Context, id ID, process ProcessRef, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WriteProcess Writes to the standard input or the terminal of a process.
+	//
+	// Answers when the process, or the pipe to it, has taken everything; one piece of input after the other keeps their
+	// order. Body limit 1 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/input (the `WriteProcess` operationId).
+	WriteProcess(ctx context.Context, id ID, process ProcessRef, body WriteProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResizeProcessWithBody Changes the size of the terminal of a process.
+	//
+	// Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/resize (the `ResizeProcess` operationId).
+	ResizeProcessWithBody(ctx context.Context, id ID, process ProcessRef, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResizeProcess Changes the size of the terminal of a process.
+	//
+	// Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/resize (the `ResizeProcess` operationId).
+	ResizeProcess(ctx context.Context, id ID, process ProcessRef, body ResizeProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SignalProcessWithBody Sends a signal to a process and all that it has started.
+	//
+	// Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/signal (the `SignalProcess` operationId).
+	SignalProcessWithBody(ctx context.Context, id ID, process ProcessRef, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SignalProcess Sends a signal to a process and all that it has started.
+	//
+	// Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/signal (the `SignalProcess` operationId).
+	SignalProcess(ctx context.Context, id ID, process ProcessRef, body SignalProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumeSandboxWithBody Lets a paused sandbox go on. Of one that runs, nothing changes.
+	//
+	// It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
+	// may be left out. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/resume (the `ResumeSandbox` operationId).
+	ResumeSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumeSandbox Lets a paused sandbox go on. Of one that runs, nothing changes.
+	//
+	// It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
+	// may be left out. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/resume (the `ResumeSandbox` operationId).
+	ResumeSandbox(ctx context.Context, id ID, body ResumeSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RollbackSandboxWithBody Takes a sandbox back, in place, to a snapshot that it descends from.
 	//
@@ -315,6 +518,59 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/sandboxes/{id}/rollback (the `RollbackSandbox` operationId).
 	RollbackSandbox(ctx context.Context, id ID, body RollbackSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunCodeWithBody Runs code in a context, streaming what it prints and displays.
+	//
+	// The stream has output and results as they come, and then exactly one event with `end` or `error`. An exception that
+	// the code raises is part of `end`. When the client disconnects, the run is interrupted, and the context keeps its state.
+	// Body limit 8 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/run (the `RunCode` operationId).
+	RunCodeWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunCode Runs code in a context, streaming what it prints and displays.
+	//
+	// The stream has output and results as they come, and then exactly one event with `end` or `error`. An exception that
+	// the code raises is part of `end`. When the client disconnects, the run is interrupted, and the context keeps its state.
+	// Body limit 8 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/run (the `RunCode` operationId).
+	RunCode(ctx context.Context, id ID, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// OpenPort Opens a bare TCP connection to a port in the sandbox.
+	//
+	// The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer 101 the connection carries the bytes of
+	// both directions as they are; each direction ends by itself.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/tcp/{port} (the `OpenPort` operationId).
+	OpenPort(ctx context.Context, id ID, port PortNumber, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetSandboxTimeoutWithBody Changes how long a sandbox still lives, from now on.
+	//
+	// For a paused sandbox it is what its next resume gives it. A workspace has no lifetime. Body limit 64 KiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/timeout (the `SetSandboxTimeout` operationId).
+	SetSandboxTimeoutWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetSandboxTimeout Changes how long a sandbox still lives, from now on.
+	//
+	// For a paused sandbox it is what its next resume gives it. A workspace has no lifetime. Body limit 64 KiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{id}/timeout (the `SetSandboxTimeout` operationId).
+	SetSandboxTimeout(ctx context.Context, id ID, body SetSandboxTimeoutJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetUser Looks up an account in the sandbox.
+	//
+	// Corresponds with GET /v1/sandboxes/{id}/users/{user} (the `GetUser` operationId).
+	GetUser(ctx context.Context, id ID, user string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSnapshots Lists snapshots, by tag.
 	//
@@ -555,11 +811,11 @@ func (c *Client) GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) 
 	return c.Client.Do(req)
 }
 
-// ListSandboxes Lists sandboxes, oldest first.
+// ListSandboxes Lists sandboxes, oldest first, paused ones too.
 //
 // Corresponds with GET /v1/sandboxes (the `ListSandboxes` operationId).
-func (c *Client) ListSandboxes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListSandboxesRequest(c.Server)
+func (c *Client) ListSandboxes(ctx context.Context, params *ListSandboxesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSandboxesRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -570,10 +826,12 @@ func (c *Client) ListSandboxes(ctx context.Context, reqEditors ...RequestEditorF
 	return c.Client.Do(req)
 }
 
-// ForkSandboxesWithBody Forks children from a snapshot, or from a running sandbox.
+// ForkSandboxesWithBody Forks children from a snapshot, or from a sandbox.
 //
 // With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
-// What they share is kept in memory until the last of them ends; it has no tag.
+// What they share is kept in memory until the last of them ends; it has no tag. Of a paused sandbox they start as it is,
+// and it stays paused. Children have the environment of the sandbox, with `env` over it, and neither its metadata nor its
+// lifetime.
 //
 // 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 // error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -581,7 +839,7 @@ func (c *Client) ListSandboxes(ctx context.Context, reqEditors ...RequestEditorF
 // When the client disconnects before it has the answer, the children are ended again. With an `Idempotency-Key`
 // they are kept, and repeating the request with the same key and body gives the same answer instead of more
 // children; the same key with another body is refused with 409. The daemon remembers the last 1024 keys for 24
-// hours or until it ends, whichever comes first; its sandboxes end with it. Body limit 64 KiB.
+// hours or until it ends, whichever comes first. Body limit 256 KiB.
 //
 // Takes any type of body and a specified content type.
 //
@@ -598,10 +856,12 @@ func (c *Client) ForkSandboxesWithBody(ctx context.Context, params *ForkSandboxe
 	return c.Client.Do(req)
 }
 
-// ForkSandboxes Forks children from a snapshot, or from a running sandbox.
+// ForkSandboxes Forks children from a snapshot, or from a sandbox.
 //
 // With `from_sandbox` the children start from the running sandbox as it is at that instant, and it goes on running.
-// What they share is kept in memory until the last of them ends; it has no tag.
+// What they share is kept in memory until the last of them ends; it has no tag. Of a paused sandbox they start as it is,
+// and it stays paused. Children have the environment of the sandbox, with `env` over it, and neither its metadata nor its
+// lifetime.
 //
 // 201 with an array when all n children run. When some could not be started, 207 names those that run and gives one
 // error for each of the others; nothing else is left running. When none could be started, the error of the first.
@@ -609,7 +869,7 @@ func (c *Client) ForkSandboxesWithBody(ctx context.Context, params *ForkSandboxe
 // When the client disconnects before it has the answer, the children are ended again. With an `Idempotency-Key`
 // they are kept, and repeating the request with the same key and body gives the same answer instead of more
 // children; the same key with another body is refused with 409. The daemon remembers the last 1024 keys for 24
-// hours or until it ends, whichever comes first; its sandboxes end with it. Body limit 64 KiB.
+// hours or until it ends, whichever comes first. Body limit 256 KiB.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -626,7 +886,7 @@ func (c *Client) ForkSandboxes(ctx context.Context, params *ForkSandboxesParams,
 	return c.Client.Do(req)
 }
 
-// KillSandbox Ends a sandbox and frees what it holds. A running workspace is 409; suspend or remove that.
+// KillSandbox Ends a sandbox, running or paused, and frees what it holds. A running workspace is 409; suspend or remove that.
 //
 // Corresponds with DELETE /v1/sandboxes/{id} (the `KillSandbox` operationId).
 func (c *Client) KillSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -656,7 +916,7 @@ func (c *Client) GetSandbox(ctx context.Context, id ID, reqEditors ...RequestEdi
 	return c.Client.Do(req)
 }
 
-// BranchSandboxWithBody Makes a snapshot of a running sandbox, which goes on running.
+// BranchSandboxWithBody Makes a snapshot of a sandbox. If it runs, it goes on running.
 //
 // Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
 // one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
@@ -680,7 +940,7 @@ func (c *Client) BranchSandboxWithBody(ctx context.Context, id ID, contentType s
 	return c.Client.Do(req)
 }
 
-// BranchSandbox Makes a snapshot of a running sandbox, which goes on running.
+// BranchSandbox Makes a snapshot of a sandbox. If it runs, it goes on running.
 //
 // Children of the branch have the source's processes, open files, interpreter state and file data, synced or not, of
 // one instant; nothing that the source does later shows in them. Commands and evaluations that run in the source are
@@ -694,6 +954,85 @@ func (c *Client) BranchSandboxWithBody(ctx context.Context, id ID, contentType s
 // Corresponds with POST /v1/sandboxes/{id}/branch (the `BranchSandbox` operationId).
 func (c *Client) BranchSandbox(ctx context.Context, id ID, body BranchSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewBranchSandboxRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListContexts Lists the interpreters that keep state between runs.
+//
+// Corresponds with GET /v1/sandboxes/{id}/contexts (the `ListContexts` operationId).
+func (c *Client) ListContexts(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListContextsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateContextWithBody Starts an interpreter that keeps state between runs. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/contexts (the `CreateContext` operationId).
+func (c *Client) CreateContextWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateContextRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateContext Starts an interpreter that keeps state between runs. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/contexts (the `CreateContext` operationId).
+func (c *Client) CreateContext(ctx context.Context, id ID, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateContextRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveContext Ends a context. The one of the warm runtime, default, cannot be ended.
+//
+// Corresponds with DELETE /v1/sandboxes/{id}/contexts/{context} (the `RemoveContext` operationId).
+func (c *Client) RemoveContext(ctx context.Context, id ID, context ContextID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveContextRequest(c.Server, id, context)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RestartContext Starts the interpreter of a context anew, without its state.
+//
+// Corresponds with POST /v1/sandboxes/{id}/contexts/{context}/restart (the `RestartContext` operationId).
+func (c *Client) RestartContext(ctx context.Context, id ID, context ContextID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRestartContextRequest(c.Server, id, context)
 	if err != nil {
 		return nil, err
 	}
@@ -866,6 +1205,44 @@ func (c *Client) WriteFileWithBody(ctx context.Context, id ID, params *WriteFile
 	return c.Client.Do(req)
 }
 
+// ComposeFileWithBody Makes a file of the contents of others, in their order, and removes those.
+//
+// The target appears in one step, when everything is in it. It may be one of the sources. Body limit 1 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/files/compose (the `ComposeFile` operationId).
+func (c *Client) ComposeFileWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewComposeFileRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ComposeFile Makes a file of the contents of others, in their order, and removes those.
+//
+// The target appears in one step, when everything is in it. It may be one of the sources. Body limit 1 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/files/compose (the `ComposeFile` operationId).
+func (c *Client) ComposeFile(ctx context.Context, id ID, body ComposeFileJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewComposeFileRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListFiles Lists a directory.
 //
 // Corresponds with GET /v1/sandboxes/{id}/files/list (the `ListFiles` operationId).
@@ -926,6 +1303,41 @@ func (c *Client) StatFile(ctx context.Context, id ID, params *StatFileParams, re
 	return c.Client.Do(req)
 }
 
+// ListTree Lists a directory and those below it.
+//
+// Symbolic links are listed and not followed.
+//
+// Corresponds with GET /v1/sandboxes/{id}/files/tree (the `ListTree` operationId).
+func (c *Client) ListTree(ctx context.Context, id ID, params *ListTreeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListTreeRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WatchFiles Streams what changes in a directory.
+//
+// The answer begins when the watch is set up. Changes come in their order, and none is left out; a client that falls too
+// far behind gets an event with `error`, which is the last.
+//
+// Corresponds with GET /v1/sandboxes/{id}/files/watch (the `WatchFiles` operationId).
+func (c *Client) WatchFiles(ctx context.Context, id ID, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWatchFilesRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // InterruptSandbox Interrupts the evaluation that is running, if any; the runtime keeps its state.
 //
 // Corresponds with POST /v1/sandboxes/{id}/interrupt (the `InterruptSandbox` operationId).
@@ -941,11 +1353,298 @@ func (c *Client) InterruptSandbox(ctx context.Context, id ID, reqEditors ...Requ
 	return c.Client.Do(req)
 }
 
+// GetSandboxMetrics Tells what a sandbox uses.
+//
+// Corresponds with GET /v1/sandboxes/{id}/metrics (the `GetSandboxMetrics` operationId).
+func (c *Client) GetSandboxMetrics(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSandboxMetricsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PauseSandbox Saves a sandbox to disk, memory and processes included, and ends its use of memory.
+//
+// A paused sandbox outlives the daemon and has no lifetime. Its processes go on when it is resumed. Who waits for a
+// command or an evaluation gets the error `paused`; that goes on unheard. Processes that were started to live on their
+// own do not notice. One that is paused already is the error failed_precondition. If it cannot be saved it goes on running.
+//
+// Corresponds with POST /v1/sandboxes/{id}/pause (the `PauseSandbox` operationId).
+func (c *Client) PauseSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseSandboxRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // PingSandbox Asks the agent in the guest for a sign of life.
 //
 // Corresponds with POST /v1/sandboxes/{id}/ping (the `PingSandbox` operationId).
 func (c *Client) PingSandbox(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPingSandboxRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListProcesses Lists the processes that startProcess has started, running ones first, by PID.
+//
+// One that has ended is remembered for some minutes, with its end.
+//
+// Corresponds with GET /v1/sandboxes/{id}/processes (the `ListProcesses` operationId).
+func (c *Client) ListProcesses(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListProcessesRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartProcessWithBody Starts a process that lives on its own, and streams what it writes.
+//
+// The stream begins with an event with `start`, goes on with output, and ends with `exit` or `error`. A client that
+// disconnects does not end the process: it can be listed, attached to, written to and signalled until it ends, also by
+// others, after a pause, and in the children of a fork or a branch. It waits for whoever listens to it and is slow; what
+// it writes while nobody listens is dropped.
+//
+// With `detach` the answer is 201 with the process, and no stream. Body limit 1 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes (the `StartProcess` operationId).
+func (c *Client) StartProcessWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartProcessRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartProcess Starts a process that lives on its own, and streams what it writes.
+//
+// The stream begins with an event with `start`, goes on with output, and ends with `exit` or `error`. A client that
+// disconnects does not end the process: it can be listed, attached to, written to and signalled until it ends, also by
+// others, after a pause, and in the children of a fork or a branch. It waits for whoever listens to it and is slow; what
+// it writes while nobody listens is dropped.
+//
+// With `detach` the answer is 201 with the process, and no stream. Body limit 1 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes (the `StartProcess` operationId).
+func (c *Client) StartProcess(ctx context.Context, id ID, body StartProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartProcessRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AttachProcess Streams what a process writes from now on, and its end.
+//
+// As startProcess does. Of a process that has ended some minutes ago at most, it is `start` and `exit`.
+//
+// Corresponds with GET /v1/sandboxes/{id}/processes/{process}/attach (the `AttachProcess` operationId).
+func (c *Client) AttachProcess(ctx context.Context, id ID, process ProcessRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachProcessRequest(c.Server, id, process)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseProcessInput Closes the standard input of a process, which then reads its end.
+//
+// Corresponds with DELETE /v1/sandboxes/{id}/processes/{process}/input (the `CloseProcessInput` operationId).
+func (c *Client) CloseProcessInput(ctx context.Context, id ID, process ProcessRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseProcessInputRequest(c.Server, id, process)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WriteProcessWithBody Writes to the standard input or the terminal of a process.
+//
+// Answers when the process, or the pipe to it, has taken everything; one piece of input after the other keeps their
+// order. Body limit 1 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/input (the `WriteProcess` operationId).
+func (c *Client) WriteProcessWithBody(ctx context.Context, id ID, process ProcessRef, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWriteProcessRequestWithBody(c.Server, id, process, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WriteProcess Writes to the standard input or the terminal of a process.
+//
+// Answers when the process, or the pipe to it, has taken everything; one piece of input after the other keeps their
+// order. Body limit 1 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/input (the `WriteProcess` operationId).
+func (c *Client) WriteProcess(ctx context.Context, id ID, process ProcessRef, body WriteProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWriteProcessRequest(c.Server, id, process, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResizeProcessWithBody Changes the size of the terminal of a process.
+//
+// Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/resize (the `ResizeProcess` operationId).
+func (c *Client) ResizeProcessWithBody(ctx context.Context, id ID, process ProcessRef, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResizeProcessRequestWithBody(c.Server, id, process, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResizeProcess Changes the size of the terminal of a process.
+//
+// Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/resize (the `ResizeProcess` operationId).
+func (c *Client) ResizeProcess(ctx context.Context, id ID, process ProcessRef, body ResizeProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResizeProcessRequest(c.Server, id, process, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SignalProcessWithBody Sends a signal to a process and all that it has started.
+//
+// Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/signal (the `SignalProcess` operationId).
+func (c *Client) SignalProcessWithBody(ctx context.Context, id ID, process ProcessRef, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSignalProcessRequestWithBody(c.Server, id, process, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SignalProcess Sends a signal to a process and all that it has started.
+//
+// Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/processes/{process}/signal (the `SignalProcess` operationId).
+func (c *Client) SignalProcess(ctx context.Context, id ID, process ProcessRef, body SignalProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSignalProcessRequest(c.Server, id, process, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumeSandboxWithBody Lets a paused sandbox go on. Of one that runs, nothing changes.
+//
+// It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
+// may be left out. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/resume (the `ResumeSandbox` operationId).
+func (c *Client) ResumeSandboxWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeSandboxRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumeSandbox Lets a paused sandbox go on. Of one that runs, nothing changes.
+//
+// It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
+// may be left out. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/resume (the `ResumeSandbox` operationId).
+func (c *Client) ResumeSandbox(ctx context.Context, id ID, body ResumeSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeSandboxRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -990,6 +1689,119 @@ func (c *Client) RollbackSandboxWithBody(ctx context.Context, id ID, contentType
 // Corresponds with POST /v1/sandboxes/{id}/rollback (the `RollbackSandbox` operationId).
 func (c *Client) RollbackSandbox(ctx context.Context, id ID, body RollbackSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRollbackSandboxRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunCodeWithBody Runs code in a context, streaming what it prints and displays.
+//
+// The stream has output and results as they come, and then exactly one event with `end` or `error`. An exception that
+// the code raises is part of `end`. When the client disconnects, the run is interrupted, and the context keeps its state.
+// Body limit 8 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/run (the `RunCode` operationId).
+func (c *Client) RunCodeWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCodeRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunCode Runs code in a context, streaming what it prints and displays.
+//
+// The stream has output and results as they come, and then exactly one event with `end` or `error`. An exception that
+// the code raises is part of `end`. When the client disconnects, the run is interrupted, and the context keeps its state.
+// Body limit 8 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/run (the `RunCode` operationId).
+func (c *Client) RunCode(ctx context.Context, id ID, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCodeRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// OpenPort Opens a bare TCP connection to a port in the sandbox.
+//
+// The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer 101 the connection carries the bytes of
+// both directions as they are; each direction ends by itself.
+//
+// Corresponds with GET /v1/sandboxes/{id}/tcp/{port} (the `OpenPort` operationId).
+func (c *Client) OpenPort(ctx context.Context, id ID, port PortNumber, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewOpenPortRequest(c.Server, id, port)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetSandboxTimeoutWithBody Changes how long a sandbox still lives, from now on.
+//
+// For a paused sandbox it is what its next resume gives it. A workspace has no lifetime. Body limit 64 KiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/timeout (the `SetSandboxTimeout` operationId).
+func (c *Client) SetSandboxTimeoutWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetSandboxTimeoutRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetSandboxTimeout Changes how long a sandbox still lives, from now on.
+//
+// For a paused sandbox it is what its next resume gives it. A workspace has no lifetime. Body limit 64 KiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/sandboxes/{id}/timeout (the `SetSandboxTimeout` operationId).
+func (c *Client) SetSandboxTimeout(ctx context.Context, id ID, body SetSandboxTimeoutJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetSandboxTimeoutRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetUser Looks up an account in the sandbox.
+//
+// Corresponds with GET /v1/sandboxes/{id}/users/{user} (the `GetUser` operationId).
+func (c *Client) GetUser(ctx context.Context, id ID, user string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetUserRequest(c.Server, id, user)
 	if err != nil {
 		return nil, err
 	}
@@ -1513,7 +2325,7 @@ func NewGetMetricsRequest(server string) (*http.Request, error) {
 }
 
 // NewListSandboxesRequest constructs an http.Request for the ListSandboxes method
-func NewListSandboxesRequest(server string) (*http.Request, error) {
+func NewListSandboxesRequest(server string, params *ListSandboxesParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1529,6 +2341,45 @@ func NewListSandboxesRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Metadata != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "metadata", params.Metadata, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -1703,6 +2554,169 @@ func NewBranchSandboxRequestWithBody(server string, id ID, contentType string, b
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListContextsRequest constructs an http.Request for the ListContexts method
+func NewListContextsRequest(server string, id ID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/contexts", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateContextRequest calls the generic CreateContext builder with application/json body
+func NewCreateContextRequest(server string, id ID, body CreateContextJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateContextRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewCreateContextRequestWithBody constructs an http.Request for the CreateContext method, with any body, and a specified content type
+func NewCreateContextRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/contexts", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemoveContextRequest constructs an http.Request for the RemoveContext method
+func NewRemoveContextRequest(server string, id ID, context ContextID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "context", context, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/contexts/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRestartContextRequest constructs an http.Request for the RestartContext method
+func NewRestartContextRequest(server string, id ID, context ContextID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "context", context, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/contexts/%s/restart", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -2046,6 +3060,18 @@ func NewWriteFileRequestWithBody(server string, id ID, params *WriteFileParams, 
 			}
 		}
 
+		if params.Attr != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "attr", params.Attr, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -2053,6 +3079,53 @@ func NewWriteFileRequestWithBody(server string, id ID, params *WriteFileParams, 
 	}
 
 	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewComposeFileRequest calls the generic ComposeFile builder with application/json body
+func NewComposeFileRequest(server string, id ID, body ComposeFileJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewComposeFileRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewComposeFileRequestWithBody constructs an http.Request for the ComposeFile method, with any body, and a specified content type
+func NewComposeFileRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/files/compose", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
 	}
@@ -2163,6 +3236,14 @@ func NewMakeDirRequest(server string, id ID, params *MakeDirParams) (*http.Reque
 		}
 
 		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "parents", params.Parents, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "user", params.User, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 			return nil, err
 		} else {
 			for _, qp := range strings.Split(queryFrag, "&") {
@@ -2306,6 +3387,144 @@ func NewStatFileRequest(server string, id ID, params *StatFileParams) (*http.Req
 	return req, nil
 }
 
+// NewListTreeRequest constructs an http.Request for the ListTree method
+func NewListTreeRequest(server string, id ID, params *ListTreeParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/files/tree", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "path", params.Path, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "depth", params.Depth, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewWatchFilesRequest constructs an http.Request for the WatchFiles method
+func NewWatchFilesRequest(server string, id ID, params *WatchFilesParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/files/watch", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "path", params.Path, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "recursive", params.Recursive, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "entries", params.Entries, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewInterruptSandboxRequest constructs an http.Request for the InterruptSandbox method
 func NewInterruptSandboxRequest(server string, id ID) (*http.Request, error) {
 	var err error
@@ -2323,6 +3542,74 @@ func NewInterruptSandboxRequest(server string, id ID) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/v1/sandboxes/%s/interrupt", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetSandboxMetricsRequest constructs an http.Request for the GetSandboxMetrics method
+func NewGetSandboxMetricsRequest(server string, id ID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/metrics", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPauseSandboxRequest constructs an http.Request for the PauseSandbox method
+func NewPauseSandboxRequest(server string, id ID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/pause", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -2374,6 +3661,378 @@ func NewPingSandboxRequest(server string, id ID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListProcessesRequest constructs an http.Request for the ListProcesses method
+func NewListProcessesRequest(server string, id ID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStartProcessRequest calls the generic StartProcess builder with application/json body
+func NewStartProcessRequest(server string, id ID, body StartProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStartProcessRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewStartProcessRequestWithBody constructs an http.Request for the StartProcess method, with any body, and a specified content type
+func NewStartProcessRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewAttachProcessRequest constructs an http.Request for the AttachProcess method
+func NewAttachProcessRequest(server string, id ID, process ProcessRef) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/attach", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCloseProcessInputRequest constructs an http.Request for the CloseProcessInput method
+func NewCloseProcessInputRequest(server string, id ID, process ProcessRef) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/input", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewWriteProcessRequest calls the generic WriteProcess builder with application/json body
+func NewWriteProcessRequest(server string, id ID, process ProcessRef, body WriteProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewWriteProcessRequestWithBody(server, id, process, "application/json", bodyReader)
+}
+
+// NewWriteProcessRequestWithBody constructs an http.Request for the WriteProcess method, with any body, and a specified content type
+func NewWriteProcessRequestWithBody(server string, id ID, process ProcessRef, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/input", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewResizeProcessRequest calls the generic ResizeProcess builder with application/json body
+func NewResizeProcessRequest(server string, id ID, process ProcessRef, body ResizeProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewResizeProcessRequestWithBody(server, id, process, "application/json", bodyReader)
+}
+
+// NewResizeProcessRequestWithBody constructs an http.Request for the ResizeProcess method, with any body, and a specified content type
+func NewResizeProcessRequestWithBody(server string, id ID, process ProcessRef, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/resize", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewSignalProcessRequest calls the generic SignalProcess builder with application/json body
+func NewSignalProcessRequest(server string, id ID, process ProcessRef, body SignalProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSignalProcessRequestWithBody(server, id, process, "application/json", bodyReader)
+}
+
+// NewSignalProcessRequestWithBody constructs an http.Request for the SignalProcess method, with any body, and a specified content type
+func NewSignalProcessRequestWithBody(server string, id ID, process ProcessRef, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/processes/%s/signal", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewResumeSandboxRequest calls the generic ResumeSandbox builder with application/json body
+func NewResumeSandboxRequest(server string, id ID, body ResumeSandboxJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewResumeSandboxRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewResumeSandboxRequestWithBody constructs an http.Request for the ResumeSandbox method, with any body, and a specified content type
+func NewResumeSandboxRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/resume", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewRollbackSandboxRequest calls the generic RollbackSandbox builder with application/json body
 func NewRollbackSandboxRequest(server string, id ID, body RollbackSandboxJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -2417,6 +4076,182 @@ func NewRollbackSandboxRequestWithBody(server string, id ID, contentType string,
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRunCodeRequest calls the generic RunCode builder with application/json body
+func NewRunCodeRequest(server string, id ID, body RunCodeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRunCodeRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewRunCodeRequestWithBody constructs an http.Request for the RunCode method, with any body, and a specified content type
+func NewRunCodeRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/run", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewOpenPortRequest constructs an http.Request for the OpenPort method
+func NewOpenPortRequest(server string, id ID, port PortNumber) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "port", port, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/tcp/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetSandboxTimeoutRequest calls the generic SetSandboxTimeout builder with application/json body
+func NewSetSandboxTimeoutRequest(server string, id ID, body SetSandboxTimeoutJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetSandboxTimeoutRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewSetSandboxTimeoutRequestWithBody constructs an http.Request for the SetSandboxTimeout method, with any body, and a specified content type
+func NewSetSandboxTimeoutRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/timeout", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetUserRequest constructs an http.Request for the GetUser method
+func NewGetUserRequest(server string, id ID, user string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "user", user, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/users/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }

@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -25,6 +26,30 @@ type creation struct {
 
 var tempCount atomic.Uint64
 
+// Names of temporary files. They tell a Watch whether there was a file before, so that it can tell of a write as of one step.
+const (
+	tempPrefix = ".forkd-"
+	tempNew    = ".new"
+	tempOld    = ".old"
+)
+
+func tempName(existed bool) string {
+	name := tempPrefix + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(tempCount.Add(1), 10)
+	if existed {
+		return name + tempOld
+	}
+	return name + tempNew
+}
+
+// parseTemp reports whether a name is that of a temporary file, and for one that existed.
+func parseTemp(name string) (existed, ok bool) {
+	if !strings.HasPrefix(name, tempPrefix) {
+		return false, false
+	}
+	existed = strings.HasSuffix(name, tempOld)
+	return existed, existed || strings.HasSuffix(name, tempNew)
+}
+
 // Replacement is a file under construction that takes its place when it is complete.
 type Replacement struct {
 	place place
@@ -45,6 +70,9 @@ func (r *Root) Replace(req wire.WriteRequest, owner *Owner) (*Replacement, error
 	name := string(req.Path)
 	if strings.HasSuffix(name, "/") {
 		return nil, wire.Errorf(wire.CodeIsDirectory, "path", "path %q names a directory", name)
+	}
+	if err := checkAttrs(req.Attrs); err != nil {
+		return nil, err
 	}
 	p, err := r.parent(name, parents)
 	if err != nil {
@@ -82,8 +110,9 @@ func (rep *Replacement) prepare() error {
 	if rep.req.Mode != nil {
 		rep.mode = *rep.req.Mode & 0o7777
 	}
+	existed := err == nil
 	for {
-		rep.temp = ".forkd-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(tempCount.Add(1), 10)
+		rep.temp = tempName(existed)
 		flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 		fd, err := unix.Openat(rep.place.dir, rep.temp, flags, 0o600)
 		if err == unix.EEXIST || err == unix.EINTR {
@@ -127,7 +156,10 @@ func (rep *Replacement) commit() (wire.FileInfo, error) {
 	if err := unix.Fchmod(fd, rep.mode); err != nil {
 		return wire.FileInfo{}, err
 	}
-	info, err := describe(fd, "", rep.place.base)
+	if err := writeAttrs(fd, rep.req.Attrs); err != nil {
+		return wire.FileInfo{}, err
+	}
+	info, err := describe(fd, "", rep.place.base, len(rep.req.Attrs) > 0)
 	if err != nil {
 		return info, err
 	}
@@ -166,7 +198,7 @@ func rename(from place, base string, to place, noReplace bool) error {
 }
 
 // Mkdir makes a directory, with parents also the missing ones above it, and then one that exists is fine.
-func (r *Root) Mkdir(req wire.MkdirRequest, owner *Owner) error {
+func (r *Root) Mkdir(req wire.MkdirRequest, owner *Owner) (wire.MkdirReply, error) {
 	mode := uint32(0o755)
 	if req.Mode != nil {
 		mode = *req.Mode & 0o7777
@@ -177,68 +209,78 @@ func (r *Root) Mkdir(req wire.MkdirRequest, owner *Owner) error {
 	}
 	p, err := r.parent(name, nil)
 	if err != nil {
-		return err
+		return wire.MkdirReply{}, err
 	}
 	defer p.close()
-	if err := p.mkdir(creation{mode, owner}); err != nil {
-		return failure("making directory", name, err)
+	reply, err := p.mkdir(creation{mode, owner})
+	if err != nil {
+		return reply, failure("making directory", name, err)
 	}
-	return nil
+	return reply, nil
 }
 
 // mkdir makes the directory and sets mode and owner through a descriptor, so that a swapped link is not followed.
-func (p place) mkdir(c creation) error {
+func (p place) mkdir(c creation) (wire.MkdirReply, error) {
 	if err := unix.Mkdirat(p.dir, p.base, 0o700); err != nil {
-		return err
+		return wire.MkdirReply{}, err
 	}
 	fd, err := unix.Openat(p.dir, p.base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return wire.MkdirReply{}, err
 	}
 	defer unix.Close(fd)
 	if err := chown(fd, c.owner); err != nil {
-		return err
+		return wire.MkdirReply{}, err
 	}
-	return unix.Fchmod(fd, c.mode)
+	if err := unix.Fchmod(fd, c.mode); err != nil {
+		return wire.MkdirReply{}, err
+	}
+	info, err := describe(fd, "", p.base, false)
+	return wire.MkdirReply{Created: true, Info: info}, err
 }
 
-func (r *Root) mkdirAll(name string, c creation) error {
+// mkdirAll makes a directory and the missing ones above it. The reply is for the last.
+func (r *Root) mkdirAll(name string, c creation) (reply wire.MkdirReply, err error) {
 	if err := checkPath(name); err != nil {
-		return err
+		return reply, err
 	}
 	for i := 1; i <= len(name); i++ {
-		if i < len(name) && name[i] != '/' || name[i-1] == '/' {
+		if i < len(name) && name[i] != '/' || i > 1 && name[i-1] == '/' {
 			continue
 		}
-		if err := r.mkdirOne(name[:i], c); err != nil {
-			return failure("making directory", name[:i], err)
+		if reply, err = r.mkdirOne(name[:i], c); err != nil {
+			return reply, failure("making directory", name[:i], err)
 		}
 	}
-	return nil
+	return reply, nil
 }
 
-func (r *Root) mkdirOne(name string, c creation) error {
-	fd, err := r.openat(name, unix.O_PATH|unix.O_DIRECTORY)
-	if err == nil {
-		return unix.Close(fd)
-	}
+func (r *Root) mkdirOne(name string, c creation) (wire.MkdirReply, error) {
+	reply, err := r.existingDir(name)
 	if !errors.Is(err, unix.ENOENT) {
-		return err
+		return reply, err
 	}
 	p, err := r.parent(name, nil)
 	if err != nil {
-		return err
+		return reply, err
 	}
 	defer p.close()
-	if err := p.mkdir(c); err != unix.EEXIST {
-		return err
+	if reply, err := p.mkdir(c); err != unix.EEXIST {
+		return reply, err
 	}
 	// Either somebody was faster, or it is a link that leads nowhere.
-	fd, err = r.openat(name, unix.O_PATH|unix.O_DIRECTORY)
-	if err == nil {
-		unix.Close(fd)
+	return r.existingDir(name)
+}
+
+// existingDir is the reply for a directory that is there already.
+func (r *Root) existingDir(name string) (wire.MkdirReply, error) {
+	fd, err := r.openat(name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return wire.MkdirReply{}, err
 	}
-	return err
+	defer unix.Close(fd)
+	info, err := describe(fd, "", path.Base(name), false)
+	return wire.MkdirReply{Info: info}, err
 }
 
 // Rename moves a file.

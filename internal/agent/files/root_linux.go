@@ -29,6 +29,20 @@ func OpenRoot(dir string) (*Root, error) {
 // Close releases the root.
 func (r *Root) Close() error { return r.dir.Close() }
 
+// Space is that of a file system, in bytes.
+type Space struct {
+	Total, Used int64
+}
+
+// Usage returns the space of the file system that the root lies on; of an overlay, that which changes go to.
+func (r *Root) Usage() (Space, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(r.dir.Fd()), &st); err != nil {
+		return Space{}, failure("measuring", "/", err)
+	}
+	return Space{Total: int64(st.Blocks) * st.Bsize, Used: int64(st.Blocks-st.Bfree) * st.Bsize}, nil
+}
+
 // Open opens a regular file for reading. A pipe or device is refused rather than waited for.
 func (r *Root) Open(name string) (*os.File, error) {
 	// Without O_NONBLOCK, opening a pipe would block until somebody writes to it.
@@ -98,7 +112,7 @@ func (r *Root) parent(name string, parents *creation) (place, error) {
 		return place{}, wire.Errorf(wire.CodeBadRequest, "path", "path %q does not end in a name", name)
 	}
 	if parents != nil {
-		if err := r.mkdirAll(dir, *parents); err != nil {
+		if _, err := r.mkdirAll(dir, *parents); err != nil {
 			return place{}, err
 		}
 	}

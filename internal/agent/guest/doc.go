@@ -7,10 +7,12 @@
 // Invariants: a connection carries one operation, answered by OK or Error before anything else. Nothing the host sends is
 // buffered without a limit. While the server is quiesced, no process can be started and none runs. A command belongs to
 // the generation in which it was started: the connection of an earlier generation that breaks does not end its command,
-// because it was the restore that broke it.
+// because it was the restore that broke it. A kept process belongs to no connection and no generation; whoever is attached to
+// it gets all that it writes, in order, and holds it up by not reading.
 //
 // An idle server has no timer and no goroutine that runs. While quiesced it answers connections on the accepting
 // goroutine, one at a time, since that is what a restored child is restored to.
 //
-// Lock order: Server.state, then the locks of package warm, then those of package proc. Server.mu is innermost.
+// Lock order: Server.state, then the locks of package warm; listener.mu, keeper.mu, kept.mu, execution.ending; then those of
+// package proc. Server.mu is innermost. Nothing but a listener.mu is held while a client is written to.
 package guest

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"encoding/json"
 	"io"
 
 	"github.com/forkd-dev/forkd/internal/agent/files"
@@ -16,15 +17,31 @@ func (s *session) dispatchFile(r wire.Request) error {
 	case wire.OpList:
 		return with(r, s.list)
 	case wire.OpStat:
-		return answer(s, r, func(a wire.StatRequest) (any, error) { return s.root.Stat(string(a.Path), !a.NoFollow) })
+		return answer(s, r, func(a wire.StatRequest) (any, error) {
+			info, err := s.root.Stat(string(a.Path), !a.NoFollow, a.Attrs)
+			return s.named(info), err
+		})
 	case wire.OpMkdir:
 		return answer(s, r, func(a wire.MkdirRequest) (any, error) {
 			owner, err := s.owner(a.Owner)
 			if err != nil {
 				return nil, err
 			}
-			return nil, s.root.Mkdir(a, owner)
+			reply, err := s.root.Mkdir(a, owner)
+			reply.Info = s.named(reply.Info)
+			return reply, err
 		})
+	case wire.OpCompose:
+		return answer(s, r, func(a wire.ComposeRequest) (any, error) {
+			owner, err := s.owner(a.Owner)
+			if err != nil {
+				return nil, err
+			}
+			info, err := s.root.Compose(a, owner)
+			return s.named(info), err
+		})
+	case wire.OpWatch:
+		return with(r, s.watch)
 	case wire.OpRename:
 		return answer(s, r, func(a wire.RenameRequest) (any, error) { return nil, s.root.Rename(a) })
 	case wire.OpRemove:
@@ -66,7 +83,7 @@ func (s *session) read(req wire.ReadRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := s.out.JSON(wire.TypeOK, info); err != nil {
+	if err := s.out.JSON(wire.TypeOK, s.named(info)); err != nil {
 		return nil // the client is gone
 	}
 	var source io.Reader = f
@@ -78,7 +95,7 @@ func (s *session) read(req wire.ReadRequest) error {
 
 // stream sends what source has as Data frames, then End.
 func (s *session) stream(source io.Reader, name string) error {
-	buf := make([]byte, wire.HeaderSize+wire.MaxData)
+	buf := wire.NewBuffer(wire.MaxData)
 	for {
 		n, err := source.Read(buf[wire.HeaderSize:])
 		if n > 0 && s.out.Filled(wire.TypeData, buf[:wire.HeaderSize+n]) != nil {
@@ -117,7 +134,7 @@ func (s *session) write(req wire.WriteRequest) error {
 	}
 	info, err := file.Commit()
 	if err == nil {
-		s.done(info, nil)
+		s.done(s.named(info), nil)
 	}
 	return err
 }
@@ -150,16 +167,20 @@ func (s *session) drain() {
 }
 
 // list streams a directory: OK, Entries frames, End.
-func (s *session) list(req wire.PathRequest) error {
+func (s *session) list(req wire.ListRequest) error {
 	answered := false
-	err := s.root.List(string(req.Path), func(batch []wire.FileInfo) error {
+	naming := s.naming()
+	err := s.root.List(req, func(batch []wire.FileInfo) error {
 		if !answered {
 			answered = true
 			if err := s.out.Frame(wire.TypeOK, nil); err != nil {
 				return err
 			}
 		}
-		return s.out.JSON(wire.TypeEntries, batch)
+		for i := range batch {
+			naming.name(&batch[i])
+		}
+		return sendAll(s.out, wire.TypeEntries, batch)
 	})
 	if err != nil {
 		return err
@@ -168,5 +189,54 @@ func (s *session) list(req wire.PathRequest) error {
 		_ = s.out.Frame(wire.TypeOK, nil)
 	}
 	_ = s.out.Frame(wire.TypeEnd, nil)
+	return nil
+}
+
+// watch tells of changes in a directory: OK, then Changes frames until the client leaves.
+func (s *session) watch(req wire.WatchRequest) error {
+	w, err := s.root.Watch(req)
+	if err != nil {
+		return err
+	}
+	if err := s.out.Frame(wire.TypeOK, nil); err != nil {
+		w.Close()
+	}
+	gone := s.disconnected()
+	go func() {
+		<-gone
+		w.Close()
+	}()
+	return w.Run(func(changes []wire.Change) error {
+		naming := s.naming()
+		for _, c := range changes {
+			if c.Entry != nil {
+				naming.name(c.Entry)
+			}
+		}
+		return sendAll(s.out, wire.TypeChanges, changes)
+	})
+}
+
+// frameAim is about how many bytes of JSON go into one frame of a list.
+const frameAim = 64 << 10
+
+// sendAll sends a list in as many frames as it takes.
+func sendAll[T any](out *wire.Writer, kind wire.Type, items []T) error {
+	var batch []json.RawMessage
+	size := 0
+	for i := range items {
+		b, err := json.Marshal(&items[i])
+		if err != nil {
+			return err
+		}
+		batch, size = append(batch, b), size+len(b)
+		if size < frameAim && i < len(items)-1 {
+			continue
+		}
+		if err := out.JSON(kind, batch); err != nil {
+			return err
+		}
+		batch, size = batch[:0], 0
+	}
 	return nil
 }

@@ -51,7 +51,10 @@ type Server struct {
 	table    *proc.Table
 	users    *proc.Cgroup // commands, one cgroup each
 	runtimes *proc.Cgroup
+	spares   *proc.Cgroup // of interpreters that are frozen until a context is made of them
 	warm     *warm.Manager
+	keeper   keeper
+	names    nameCache
 	listener *quiet.Conn
 	// heldSession serves what is answered while quiesced; it is made ahead.
 	heldSession *session
@@ -99,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.warm = warm.New(warm.Config{
-		Table: s.table, Cgroup: s.runtimes, Accounts: s.accounts, Env: cfg.Env,
+		Table: s.table, Cgroup: s.runtimes, Spares: s.spares, Accounts: s.accounts, Env: cfg.Env,
 		Listen: s.listenFile, Dir: cfg.Dir, Capture: cfg.Capture, Patience: cfg.Patience, Kinds: warm.Kinds(),
 	})
 	s.heldSession = s.session(nil)
@@ -115,10 +118,12 @@ func (s *Server) makeCgroups() (err error) {
 	if err != nil {
 		return err
 	}
-	if s.users, err = proc.NewCgroup(top, "user"); err == nil {
-		s.runtimes, err = proc.NewCgroup(top, "runtime")
+	for name, cgroup := range map[string]**proc.Cgroup{"user": &s.users, "runtime": &s.runtimes, "spare": &s.spares} {
+		if *cgroup, err = proc.NewCgroup(top, name); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 func (s *Server) listenFile(port uint32) (*os.File, error) {
@@ -216,6 +221,7 @@ func (s *Server) serve(conn *quiet.Conn) {
 func (s *Server) Close() {
 	s.warm.Close()
 	_ = s.users.Kill()
+	s.keeper.killAll()
 	s.table.Release(false)
 	s.setHolding(released)
 	if s.listener != nil {

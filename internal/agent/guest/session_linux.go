@@ -15,14 +15,15 @@ import (
 // session is one connection with its one operation.
 type session struct {
 	*Server
-	buffer *bufio.Reader // beneath in
+	conn   *quiet.Conn
+	buffer *bufio.Reader // over conn, beneath in
 	in     *wire.Reader
 	out    *wire.Writer
 }
 
 func (s *Server) session(conn *quiet.Conn) *session {
 	buffer := bufio.NewReaderSize(conn, 512)
-	return &session{s, buffer, wire.NewReader(buffer), wire.NewWriter(conn)}
+	return &session{s, conn, buffer, wire.NewReader(buffer), wire.NewWriter(conn)}
 }
 
 // refreshed answers a connection that begins with a whole refresh, and reports whether this one did. It is how every child
@@ -47,6 +48,7 @@ func (s *Server) refreshed(fresh quiet.Fresh, begin []byte, refresh func(*wire.R
 
 // reuse makes a session that is over serve another connection, of which something has been read, with the memory that it has.
 func (s *session) reuse(begin []byte, conn *quiet.Conn) *session {
+	s.conn = conn
 	s.buffer.Reset(io.MultiReader(bytes.NewReader(begin), conn))
 	s.in.Reset(s.buffer)
 	s.out.Reset(conn)
@@ -121,10 +123,32 @@ func (s *session) dispatch(r wire.Request) error {
 		return with(r, s.branch)
 	case wire.OpExec:
 		return with(r, s.exec)
+	case wire.OpProcesses:
+		return with(r, func(struct{}) error { return s.processes() })
+	case wire.OpAttach:
+		return with(r, s.attach)
+	case wire.OpInput:
+		return with(r, s.input)
+	case wire.OpSignal:
+		return answer(s, r, func(a wire.ProcessSignal) (any, error) { return nil, s.signalKept(a) })
+	case wire.OpResize:
+		return answer(s, r, func(a wire.ResizeRequest) (any, error) { return nil, s.resize(a) })
+	case wire.OpDial:
+		return with(r, s.dial)
+	case wire.OpMetrics:
+		return answer(s, r, func(struct{}) (any, error) { return s.metrics() })
+	case wire.OpUser:
+		return answer(s, r, func(a wire.UserRequest) (any, error) { return s.user(a) })
 	case wire.OpRuntimeStart:
 		return answer(s, r, func(a wire.RuntimeStart) (any, error) { return s.warm.Start(a, s.disconnected()) })
 	case wire.OpRuntimeRecover:
 		return answer(s, r, func(a wire.RuntimeRecover) (any, error) { return s.warm.Recover(a, s.disconnected()) })
+	case wire.OpContextStart:
+		return answer(s, r, func(a wire.ContextStart) (any, error) { return s.warm.StartContext(a, s.disconnected()) })
+	case wire.OpContextStop:
+		return answer(s, r, func(a wire.ContextStop) (any, error) { return nil, s.warm.Stop(a.Name) })
+	case wire.OpRun:
+		return with(r, s.runCode)
 	case wire.OpRuntimeInterrupt:
 		return answer(s, r, func(a wire.RuntimeInterrupt) (any, error) {
 			delivered, err := s.warm.Interrupt(a)

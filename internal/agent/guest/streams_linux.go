@@ -16,18 +16,23 @@ import (
 // forked machine.
 const firstBuffer = 4 << 10
 
-// output carries one stream of a command to the client.
+// sink is what output is passed on to: a wire.Writer, or the listeners of a kept process.
+type sink interface {
+	Filled(kind wire.Type, b []byte) error
+}
+
+// output carries one stream of a command on.
 type output struct {
 	kind   wire.Type
 	pipe   *os.File
 	limit  int64 // bytes to pass on; 0: all
-	out    *wire.Writer
+	out    sink
 	done   chan struct{} // closed when everything has been passed on; total is settled then
 	total  int64
 	broken bool // the client has left
 }
 
-func newOutput(kind wire.Type, pipe *os.File, limit int64, out *wire.Writer) *output {
+func newOutput(kind wire.Type, pipe *os.File, limit int64, out sink) *output {
 	return &output{kind: kind, pipe: pipe, limit: limit, out: out, done: make(chan struct{})}
 }
 
@@ -35,15 +40,16 @@ func newOutput(kind wire.Type, pipe *os.File, limit int64, out *wire.Writer) *ou
 func (o *output) cut() bool { return o.limit > 0 && o.total > o.limit }
 
 // run passes output on until the pipe ends or finish sets its deadline. After that it goes on reading without passing
-// anything on, so that a process in the background neither stops nor dies when it writes.
+// anything on, so that a process in the background neither stops nor dies when it writes. A terminal is hung up instead, as
+// when somebody leaves it.
 func (o *output) run() {
 	defer o.pipe.Close()
-	buf := make([]byte, wire.HeaderSize+firstBuffer)
+	buf := wire.NewBuffer(firstBuffer)
 	for {
 		n, err := o.pipe.Read(buf[wire.HeaderSize:])
 		o.pass(buf[:wire.HeaderSize+max(n, 0)])
 		if n == len(buf)-wire.HeaderSize && n < wire.MaxData {
-			buf = make([]byte, wire.HeaderSize+min(4*n, wire.MaxData))
+			buf = wire.NewBuffer(min(4*n, wire.MaxData))
 		}
 		if err == nil {
 			continue
@@ -53,7 +59,7 @@ func (o *output) run() {
 			o.sweep(buf)
 		}
 		close(o.done)
-		if expired {
+		if expired && o.kind != wire.TypeTerminal {
 			discard(o.pipe, buf)
 		}
 		return
@@ -109,17 +115,20 @@ func discard(pipe *os.File, buf []byte) {
 	}
 }
 
-// stdin carries what the client sends to a command. It holds at most wire.StdinWindow bytes.
+// stdin carries what clients send to a command. It holds at most wire.StdinWindow bytes.
 type stdin struct {
 	pipe *os.File
-	out  *wire.Writer
+	out  *wire.Writer // gets credit; nil for a kept process, whose clients wait for room
 
 	mu      sync.Mutex // guards what follows
 	changed sync.Cond
+	room    chan struct{} // closed, and forgotten, when there is more room or none ever; nil: nobody waits
 	data    []byte
-	writing int // bytes taken from data and not yet credited
+	spare   []byte // for data to grow in
+	writing int    // bytes taken from data and not yet written
 	ended   bool
 	closed  bool // by the end of the command; what was on its way is dropped
+	refused bool // by the command, which has closed its end
 }
 
 func newStdin(pipe *os.File, out *wire.Writer) *stdin {
@@ -137,12 +146,57 @@ func (s *stdin) put(p []byte) error {
 		return nil
 	case s.ended:
 		return wire.Errorf(wire.CodeBadRequest, "stdin", "data after the end of standard input")
-	case len(s.data)+s.writing+len(p) > wire.StdinWindow:
+	case !s.fits(p):
 		return wire.Errorf(wire.CodeBadRequest, "stdin", "more than the window of %d bytes was sent without waiting for credit", wire.StdinWindow)
 	}
+	s.add(p)
+	return nil
+}
+
+// offer adds data, at most a window of it and all at once, when there is room. It gives up when gone is closed.
+func (s *stdin) offer(p []byte, gone <-chan struct{}) error {
+	for {
+		room, err := s.tryOffer(p)
+		if room == nil {
+			return err
+		}
+		select {
+		case <-room:
+		case <-gone:
+			return wire.Errorf(wire.CodeClosed, "stdin", "the client left before its data was taken")
+		}
+	}
+}
+
+// tryOffer adds data, or returns what to wait for before the next try.
+func (s *stdin) tryOffer(p []byte) (room <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended || s.refused:
+		return nil, wire.Errorf(wire.CodeClosed, "stdin", "the standard input of the process is closed")
+	case s.fits(p):
+		s.add(p)
+		return nil, nil
+	case s.room == nil:
+		s.room = make(chan struct{})
+	}
+	return s.room, nil
+}
+
+func (s *stdin) fits(p []byte) bool { return len(s.data)+s.writing+len(p) <= wire.StdinWindow }
+
+func (s *stdin) add(p []byte) {
 	s.data = append(s.data, p...)
 	s.changed.Signal()
-	return nil
+}
+
+// wake wakes whoever waits for room. Precondition: mu is held.
+func (s *stdin) wake() {
+	if s.room != nil {
+		close(s.room)
+		s.room = nil
+	}
 }
 
 // end marks the end of the data.
@@ -151,6 +205,7 @@ func (s *stdin) end() {
 	defer s.mu.Unlock()
 	s.ended = true
 	s.changed.Signal()
+	s.wake()
 }
 
 // close makes the command's end of the pipe see the end of the data at once.
@@ -158,6 +213,7 @@ func (s *stdin) close() {
 	s.mu.Lock()
 	s.ended, s.closed = true, true
 	s.changed.Signal()
+	s.wake()
 	s.mu.Unlock()
 	s.pipe.Close()
 }
@@ -176,12 +232,15 @@ func (s *stdin) run() {
 			_, err := s.pipe.Write(data)
 			refused = err != nil
 		}
-		var credit [4]byte
-		binary.LittleEndian.PutUint32(credit[:], uint32(len(data)))
 		s.mu.Lock()
-		s.writing = 0
+		s.writing, s.refused, s.spare = 0, refused, data[:0]
+		s.wake()
 		s.mu.Unlock()
-		_ = s.out.Frame(wire.TypeCredit, credit[:]) // a client that has left needs no credit
+		if s.out != nil {
+			var credit [4]byte
+			binary.LittleEndian.PutUint32(credit[:], uint32(len(data)))
+			_ = s.out.Frame(wire.TypeCredit, credit[:]) // a client that has left needs no credit
+		}
 	}
 }
 
@@ -196,6 +255,6 @@ func (s *stdin) take() []byte {
 		return nil
 	}
 	data := s.data
-	s.data, s.writing = nil, len(data)
+	s.data, s.spare, s.writing = s.spare, nil, len(data)
 	return data
 }

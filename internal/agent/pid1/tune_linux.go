@@ -15,9 +15,9 @@ type setting struct {
 
 const hour = "3600000" // in milliseconds
 
-// settings keep an idle guest asleep. Each of these jobs is periodic, finds
-// nothing to do in a small guest, and would run in every child, where a wake-up
-// costs some 25,000 instructions and a dozen pages.
+// settings keep an idle guest asleep. Each of the jobs that they put off is
+// periodic, finds nothing to do in a small guest, and would run in every child,
+// where a wake-up costs some 25,000 instructions and a dozen pages.
 var settings = []setting{
 	{"/proc/sys/vm/compaction_proactiveness", "0"},       // kcompactd, twice a second
 	{"/proc/sys/vm/stat_interval", "3600"},               // folding of per-CPU counters, every second
@@ -28,6 +28,10 @@ var settings = []setting{
 	{"/proc/sys/net/ipv4/neigh/default/base_reachable_time_ms", hour}, // also of the garbage collection
 	{"/proc/sys/net/ipv6/neigh/default/base_reachable_time_ms", hour},
 	{"/sys/block/vd*/queue/wbt_lat_usec", "0"}, // write throttling, ten times a second after each request
+	// The rest is limits that are too low for large trees of sources; memory is
+	// what counts.
+	{"/proc/sys/fs/inotify/max_user_watches", "1048576"},
+	{"/proc/sys/fs/inotify/max_user_instances", "8192"},
 }
 
 // tune applies the settings. What a kernel does not have needs no tuning.

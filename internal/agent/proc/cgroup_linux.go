@@ -180,3 +180,14 @@ func (c *Cgroup) Close() bool {
 	c.dir, c.file, c.freeze = nil, nil, nil
 	return true
 }
+
+// Enter moves a process into the cgroup.
+func (c *Cgroup) Enter(pid int) error {
+	if !c.Real() {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(c.path, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
+		return fmt.Errorf("moving process %d to %s: %w", pid, c.path, err)
+	}
+	return nil
+}

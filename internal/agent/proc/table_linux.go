@@ -22,6 +22,7 @@ type Spec struct {
 	Cred   Credentials
 	Files  []*os.File // descriptors 0, 1, 2, …
 	Cgroup *Cgroup    // nil: the agent's own
+	TTY    bool       // descriptor 0 is a terminal, which becomes the controlling one
 }
 
 // Table knows the running children. There is one in a process, because waiting for any child is process-wide.
@@ -76,7 +77,7 @@ func (t *Table) OnOrphan(f func()) {
 // Start starts a process, when starts are no longer delayed. It returns ErrHeld while processes are held, else the error
 // of the failed system call; a failed start leaves nothing behind.
 func (t *Table) Start(s Spec) (*Process, error) {
-	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY}}
 	for _, f := range s.Files {
 		attr.Files = append(attr.Files, f.Fd())
 	}
@@ -98,6 +99,20 @@ func (t *Table) Start(s Spec) (*Process, error) {
 	pid, err := syscall.ForkExec(s.Path, s.Argv, attr)
 	if err != nil {
 		return nil, err
+	}
+	p := &Process{PID: pid, table: t, done: make(chan struct{})}
+	t.procs[pid] = p
+	return p, nil
+}
+
+// Adopt takes over a child that was not started here but has become one, as its own parent has ended. It leads its own
+// session. It returns unix.ESRCH if the child has ended.
+func (t *Table) Adopt(pid int) (*Process, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Only a child can be asked about, and a number whose process has been reaped is no child's.
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
+		return nil, unix.ESRCH
 	}
 	p := &Process{PID: pid, table: t, done: make(chan struct{})}
 	t.procs[pid] = p

@@ -126,6 +126,33 @@ func (a Accounts) supplementary(name string, gid uint32) []uint32 {
 	return groups
 }
 
+// AccountFiles are the paths of the files that Accounts reads.
+var AccountFiles = [2]string{passwdPath, groupPath}
+
+// Names are what users and groups are called, by number.
+type Names struct {
+	Users, Groups map[uint32]string
+}
+
+// Names reads all names. Of several for one number, the first counts. What cannot be read has none.
+func (a Accounts) Names() Names {
+	load := func(path string) map[uint32]string {
+		names := make(map[uint32]string)
+		_ = a.scan(path, func(f []string) bool {
+			if len(f) < 3 {
+				return false
+			}
+			id, ok := parseID(f[2])
+			if _, known := names[id]; ok && !known {
+				names[id] = f[0]
+			}
+			return false
+		})
+		return names
+	}
+	return Names{load(passwdPath), load(groupPath)}
+}
+
 // scan calls visit with the fields of each line until it returns true.
 func (a Accounts) scan(path string, visit func(fields []string) bool) error {
 	f, err := a.Open(path)

@@ -1,8 +1,13 @@
-// Package warm runs warm runtimes: long-lived interpreters that the host talks to directly, on a port of their own.
+// Package warm runs warm runtimes: long-lived interpreters that keep their state from one evaluation or run to the next.
 //
-// A Manager starts them, interrupts an evaluation, replaces a process that is lost, and holds them across a snapshot. What
-// differs between languages is a Kind: an interpreter, its arguments and a script. The script serves the frames of package
-// wire and obeys commands that arrive as a signal plus a page shared with the agent:
+// A Manager starts them, interrupts what they do, replaces a process that is lost, and holds them across a snapshot. What
+// differs between languages is a Kind, an interpreter with its arguments and scripts, and its driver, by which the agent
+// has it do something. A direct one, Python, talks to the host on a port of its own. The others, Node.js and bash, are
+// relayed: the agent passes on to the host what they write and tell.
+//
+// The first Python that is warm leaves a spare behind, a frozen process that forks those of further contexts.
+//
+// A direct runtime obeys commands that arrive as a signal plus a page shared with the agent:
 //
 //	0      u8   command: 1 hold, 2 interrupt; the runtime sets it to 0 when it has seen it
 //	1      u8   state: 1 while the runtime holds
@@ -26,6 +31,7 @@
 // its memory, and once more by its own code, which also sees to those whose states cannot be overwritten. A runtime that is
 // in native code for long does not get there soon; it is waited for only if something is loaded that needs it.
 //
-// Lock order: Runtime.op, Runtime.mu, Manager.mu. Runtime.op is held while a process starts, holds or is released; the
-// other two only for moments.
+// Lock order: Runtime.op, spare.mu, Runtime.mu, Manager.mu; and Runtime.mu, shell.state; and relay.mu, relay.ends. Runtime.op is
+// held while a process starts, holds or is released, spare.mu while a process is forked, relay.mu for as long as a client does
+// not take what is sent to it; the others only for moments.
 package warm

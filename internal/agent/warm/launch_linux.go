@@ -1,86 +1,76 @@
 package warm
 
 import (
-	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/forkd-dev/forkd/internal/agent/proc"
-	"github.com/forkd-dev/forkd/internal/agent/quiet"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
-// launchFiles are the process's ends of its descriptors.
+// launchFiles are what a process gets.
 type launchFiles struct {
-	null, stdout, stderr, control, page, listener *os.File
+	give  []*os.File // as descriptors 0, 1, 2, …
+	drop  []*os.File // those that the agent must not keep when the process runs: it would hide the process's end
+	words *os.File   // where the last words of a process are that fails to start; nil if they are nowhere
 }
 
-// handedOver closes what the agent must not keep when the process runs: it would hide the process's end.
+// handedOver closes what the process has now.
 func (l *launchFiles) handedOver() {
-	for _, f := range []**os.File{&l.null, &l.stdout, &l.control, &l.listener} {
-		if *f != nil {
-			(*f).Close()
-			*f = nil
-		}
+	for _, f := range l.drop {
+		f.Close()
 	}
+	l.drop = nil
 }
 
 func (l *launchFiles) close() {
 	l.handedOver()
-	if l.stderr != nil {
-		l.stderr.Close()
+	if l.words != nil {
+		l.words.Close()
 	}
 }
 
 // open prepares everything that a process of this runtime needs besides itself.
-func (r *Runtime) open() (l *launchFiles, err error) {
-	l = new(launchFiles)
-	defer func() {
-		if err != nil {
-			l.close()
-			r.discard()
-			err = wire.AsError(fmt.Errorf("preparing runtime %s: %w", r.req.Name, err))
-		}
-	}()
+func (r *Runtime) open() (launchFiles, error) {
 	r.discard()
-	if err := os.WriteFile(r.scriptPath(), r.kind.Script, 0o644); err != nil {
-		return l, err
+	var l launchFiles
+	err := r.writeScripts()
+	if err == nil {
+		l, err = r.driver.open()
 	}
-	if l.null, err = os.Open(os.DevNull); err != nil {
-		return l, err
-	}
-	if l.stdout, err = captureFile(r.m.cfg.Capture); err != nil {
-		return l, err
-	}
-	if l.stderr, err = captureFile(r.m.cfg.Capture); err != nil {
-		return l, err
-	}
-	if l.listener, err = r.m.cfg.Listen(r.req.Port); err != nil {
-		return l, err
-	}
-	page, err := newPage()
 	if err != nil {
-		return l, err
+		l.close()
+		r.discard()
+		return l, wire.AsError(fmt.Errorf("preparing runtime %s: %w", r.req.Name, err))
 	}
-	l.page = page.file
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		page.close()
-		return l, os.NewSyscallError("socketpair", err)
-	}
-	l.control = os.NewFile(uintptr(fds[1]), "control")
-	control, err := quiet.NewConn(fds[0], "control")
-	if err != nil {
-		page.close()
-		return l, err
-	}
-	r.mu.Lock()
-	// An answer to an order is one read.
-	r.page, r.control, r.frames = page, control, wire.NewReader(bufio.NewReaderSize(control, 512))
-	r.mu.Unlock()
 	return l, nil
+}
+
+// writeScripts puts the files of the kind where the interpreter can read them.
+func (r *Runtime) writeScripts() error {
+	for _, name := range r.kind.Files {
+		script, err := scripts.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := r.replaceFile(name, script); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceFile puts a file in the place of what an interpreter may be reading.
+func (r *Runtime) replaceFile(name string, data []byte) error {
+	path := filepath.Join(r.m.cfg.Dir, name)
+	fresh := fmt.Sprintf("%s.%d", path, r.m.launches.Add(1))
+	if err := os.WriteFile(fresh, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
 }
 
 // captureFile makes a file without a name. It is appended to, so that it can be emptied while writers hold it.
@@ -92,28 +82,34 @@ func captureFile(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "capture"), nil
 }
 
-// spawn starts the process.
-func (r *Runtime) spawn(l *launchFiles) error {
+// command is what is executed for this runtime, resolved but for its files and its cgroup.
+func (r *Runtime) command() (proc.Spec, error) {
 	program := r.req.Program
 	if program == "" {
 		program = wire.Name(r.kind.Program)
 	}
 	argv := append([]wire.Name{program}, wire.Names(r.kind.Args...)...)
-	command := proc.Command{
-		Argv: append(argv, wire.Name(r.scriptPath())),
-		Env:  r.req.Env,
-		Cwd:  r.req.Cwd,
-		User: r.req.User,
+	if len(r.kind.Files) > 0 {
+		argv = append(argv, wire.Name(filepath.Join(r.m.cfg.Dir, r.kind.Files[0])))
 	}
+	command := proc.Command{Argv: argv, Env: r.req.Env, Cwd: r.req.Cwd, User: r.req.User}
 	spec, err := command.Resolve(r.m.cfg.Accounts, r.m.cfg.Env)
-	if err != nil {
-		return err
+	if typed := wire.AsError(err); err != nil && typed.Code == wire.CodeNotFound && typed.Field == "argv" && r.req.Program == "" {
+		return spec, &wire.Error{
+			Code: wire.CodeNoInterpreter, Field: "kind", Detail: r.kind.Package,
+			Message: fmt.Sprintf("there is no %s in the image, which runs %s: make a snapshot with the package %s", r.kind.Program, r.req.Kind, r.kind.Package),
+		}
 	}
+	return spec, err
+}
+
+// spawn starts the process.
+func (r *Runtime) spawn(spec proc.Spec, l *launchFiles) error {
 	if err := r.makeCgroup(); err != nil {
 		return err
 	}
 	spec.Cgroup = r.cgroup
-	spec.Files = []*os.File{l.null, l.stdout, l.stderr, l.control, l.page, l.listener}
+	spec.Files = l.give
 	kills := proc.OOMKills()
 	p, err := r.m.cfg.Table.Start(spec)
 	if err != nil {
@@ -123,6 +119,7 @@ func (r *Runtime) spawn(l *launchFiles) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proc, r.pid, r.oomKills = p, p.PID, kills
+	r.info.Cwd = wire.Name(spec.Dir)
 	return nil
 }
 
@@ -137,4 +134,13 @@ func (r *Runtime) makeCgroup() error {
 	defer r.mu.Unlock()
 	r.cgroup = cgroup
 	return nil
+}
+
+// pair makes two ends of a line: ours does not block, the other is for a process.
+func pair() (ours int, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, nil, os.NewSyscallError("socketpair", err)
+	}
+	return fds[0], os.NewFile(uintptr(fds[1]), "line"), nil
 }

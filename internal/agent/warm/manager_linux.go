@@ -1,7 +1,6 @@
 package warm
 
 import (
-	_ "embed"
 	"os"
 	"regexp"
 	"slices"
@@ -10,33 +9,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/forkd-dev/forkd/internal/agent/proc"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
-
-//go:embed python.py
-var pythonScript []byte
-
-// Kind is a language.
-type Kind struct {
-	Program string   // interpreter, found in PATH
-	Args    []string // before the script's path
-	Script  []byte
-	File    string // name that the script gets, also shown by ps
-}
-
-// Kinds are the known languages.
-func Kinds() map[string]Kind {
-	return map[string]Kind{
-		// UTF-8 mode, so that the locale of the image does not matter.
-		"python": {Program: "python3", Args: []string{"-X", "utf8"}, Script: pythonScript, File: "python.py"},
-	}
-}
 
 // Config is what a Manager needs.
 type Config struct {
 	Table    *proc.Table
 	Cgroup   *proc.Cgroup // parent of the runtimes' cgroups; nil when there are none
+	Spares   *proc.Cgroup // of spare interpreters, outside of Cgroup; nil when there are none
 	Accounts proc.Accounts
 	Env      []string                            // default environment
 	Listen   func(port uint32) (*os.File, error) // opens a blocking listening socket
@@ -54,11 +37,16 @@ type Manager struct {
 
 	mu       sync.Mutex     // guards what follows; may be taken under Runtime.mu
 	former   []*proc.Cgroup // of processes that have ended, while programs that they started live on
+	spare    *spare         // nil: none, or no more
 	runtimes []*Runtime     // in the order of their start; replaced, never changed
 }
 
 // New returns a Manager without runtimes.
-func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+func New(cfg Config) *Manager {
+	// What a spare interpreter forks becomes a child of the agent, which needs this when it is not process 1.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	return &Manager{cfg: cfg}
+}
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
@@ -72,9 +60,7 @@ func (m *Manager) Start(req wire.RuntimeStart, cancel <-chan struct{}) (wire.Run
 	r.op.Lock()
 	defer r.op.Unlock()
 	if err := r.launch(cancel); err != nil {
-		m.mu.Lock()
-		m.runtimes = slices.DeleteFunc(slices.Clone(m.runtimes), func(x *Runtime) bool { return x == r })
-		m.mu.Unlock()
+		m.remove(r)
 		return wire.RuntimeInfo{}, err
 	}
 	return r.Info(), nil
@@ -93,7 +79,7 @@ func (m *Manager) add(req wire.RuntimeStart) (*Runtime, error) {
 	}
 	kind, known := m.cfg.Kinds[req.Kind]
 	if !known {
-		return nil, wire.Errorf(wire.CodeBadRequest, "kind", "there is no kind of runtime called %q", req.Kind)
+		return nil, wire.Errorf(wire.CodeUnknownKind, "kind", "there is no kind of runtime called %q", req.Kind)
 	}
 	for _, module := range req.Imports {
 		if strings.ContainsAny(module, "\n;") {
@@ -102,8 +88,14 @@ func (m *Manager) add(req wire.RuntimeStart) (*Runtime, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	switch {
+	case !kind.listens:
+		req.Port = 0
+	case req.Port == anyPort:
+		req.Port = m.freePort()
+	}
 	for _, r := range m.runtimes {
-		if r.req.Name == req.Name || r.req.Port == req.Port {
+		if r.req.Name == req.Name || r.req.Port == req.Port && req.Port != 0 {
 			return nil, wire.Errorf(wire.CodeExists, "name", "runtime %q on port %d exists", r.req.Name, r.req.Port)
 		}
 	}
@@ -127,7 +119,7 @@ func (m *Manager) all() []*Runtime {
 	return m.runtimes
 }
 
-// List describes the runtimes.
+// List describes the runtimes, also those that are being started for the first time.
 func (m *Manager) List() []wire.RuntimeInfo {
 	var infos []wire.RuntimeInfo
 	for _, r := range m.all() {
@@ -168,7 +160,7 @@ func (m *Manager) Recover(req wire.RuntimeRecover, cancel <-chan struct{}) (wire
 // Hold brings every living runtime to a point where none of its code runs. When it fails, none is held.
 func (m *Manager) Hold() error {
 	deadline := time.Now().Add(m.cfg.Patience)
-	err := m.each(func(r *Runtime) error { return r.hold(deadline) })
+	err := m.each(func(r *Runtime) error { return r.driver.hold(deadline) })
 	if err != nil {
 		_ = m.Order(false)
 		_ = m.Await()
@@ -178,18 +170,18 @@ func (m *Manager) Hold() error {
 
 // Order tells every held runtime to go on, reseeded or not. They do when they are thawed.
 func (m *Manager) Order(reseed bool) error {
-	return m.each(func(r *Runtime) error { return r.order(reseed) })
+	return m.each(func(r *Runtime) error { return r.driver.release(reseed) })
 }
 
 // Renew has every living runtime reseed its generators, from wherever it stands frozen. It does when it is thawed.
 func (m *Manager) Renew() error {
-	return m.each((*Runtime).renew)
+	return m.each(func(r *Runtime) error { return r.driver.renew() })
 }
 
 // Await returns when every runtime that was told to go on has said that it does.
 func (m *Manager) Await() error {
 	deadline := time.Now().Add(m.cfg.Patience)
-	return m.each(func(r *Runtime) error { return r.await(deadline) })
+	return m.each(func(r *Runtime) error { return r.driver.await(deadline) })
 }
 
 // each calls f for every runtime under its op lock, until one fails.
@@ -243,6 +235,10 @@ func (m *Manager) retire(c *proc.Cgroup) {
 
 // Close kills every runtime.
 func (m *Manager) Close() {
+	m.mu.Lock()
+	s := m.spare
+	m.mu.Unlock()
+	m.dropSpare(s)
 	for _, r := range m.all() {
 		r.op.Lock()
 		if r.alive() {

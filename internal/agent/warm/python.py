@@ -1,4 +1,4 @@
-"""Warm Python: evaluates code that the host sends, in one namespace that lives as long as the process.
+"""Warm Python: evaluates and runs code that the host sends, in one namespace that lives as long as the process.
 
 Started by the guest agent with descriptors 0 = /dev/null, 1 and 2 = append-only capture files, 3 = control socket to the
 agent, 4 = page shared with the agent, 5 = listening socket for the host. docs/agent-protocol.md describes the frames and
@@ -15,7 +15,7 @@ import _random, _socket, ast, collections, fcntl, functools, gc, io, itertools, 
 import signal, socket, struct, sys, traceback, types
 
 # Frame types and limits, as in package wire.
-OK, ERROR, STDOUT, STDERR, EVAL, RESULT = 3, 4, 18, 19, 48, 49
+OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN = 3, 4, 18, 19, 48, 49, 50
 MAX_FRAME = 16 << 20
 MAX_DATA = 64 << 10
 HEADER = struct.Struct("<IB")
@@ -37,6 +37,17 @@ SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after wri
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
 BIG_DIGITS = re.compile(rb"\d{16}")
 PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
+OURS = {__file__}  # files whose frames are left out of tracebacks
+
+
+def load(name):
+    """Returns a module of ours that lies beside this file. User code does not find it by a name."""
+    path = os.path.join(os.path.dirname(__file__), f"python_{name}.py")
+    module = types.ModuleType("forkd." + name)
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)
+    OURS.add(path)
+    return module
 
 
 def private(fd):
@@ -49,13 +60,16 @@ def private(fd):
 class Capture:
     """What lies behind a standard stream. Output beyond the limit is counted and dropped, never an error."""
 
-    def __init__(self, name, fd):
+    def __init__(self, name, fd, kind):
         self.name = name
         self.fd = fd
+        self.kind = kind  # of its frames
         self.file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
         self.limit = MAX_OUTPUT
         self.passed = 0  # bytes that the stream gave to the file since the last take
         self.dropped = 0
+        self.again = b""  # what the sink has got although the stream does not know
+        self.sink = None  # takes what the stream gives, while code runs whose output is passed on at once
         self.open()
 
     def open(self):
@@ -65,6 +79,9 @@ class Capture:
 
     def write(self, data):
         size = len(data)
+        if self.sink:
+            self.pass_on(data)
+            return size
         data = data[: max(self.limit - self.passed, 0)]
         self.dropped += size - len(data)
         while data:
@@ -78,6 +95,19 @@ class Capture:
             self.passed += written
             data = data[written:]
         return size
+
+    def pass_on(self, data):
+        """Gives data to the sink. After an exception, which may be out of any signal handler, the stream will come with the
+        same data again."""
+        again, self.again = self.again, b""
+        if again and data[: len(again)] == again:
+            data = data[len(again) :]
+        if data:
+            try:
+                self.sink(self.kind, data)
+            except BaseException:
+                self.again = bytes(data)
+                raise
 
     def mend(self):
         """Puts the capture file back in its place if user code has closed the descriptor."""
@@ -220,7 +250,7 @@ def describe(error, interrupted):
     except BaseException as e:
         message = f"<the message could not be made: {type(e).__name__}>"
     trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename == __file__:
+    while trace and trace.tb_frame.f_code.co_filename in OURS:
         trace = trace.tb_next
     try:
         trace = "".join(traceback.format_exception(type(error), error, trace))
@@ -246,8 +276,18 @@ def valid(request):
     return True
 
 
+def valid_run(request):
+    """Checks a run request, of which the id and the code are valid, and returns it."""
+    entries = request.get("env", [])
+    if request.keys() - {"id", "code", "env"} or type(entries) is not list:
+        return False
+    return all(type(entry) is str and entry.find("=") > 0 and "\0" not in entry for entry in entries)
+
+
 class Runtime:
     """The namespace, the streams and the connections."""
+
+    HEADER, PRIVATE_FD, describe = HEADER, PRIVATE_FD, staticmethod(describe)  # for modules of ours
 
     def __init__(self, control, page, listener):
         self.control = control
@@ -266,7 +306,8 @@ class Runtime:
         self.buffer = bytearray(MAX_DATA)
         self.sources = collections.deque()
         self.expressions = {}  # compiled, by their source text, oldest first
-        self.stdout, self.stderr = Capture("stdout", 1), Capture("stderr", 2)
+        self.stdout, self.stderr = Capture("stdout", 1, STDOUT), Capture("stderr", 2, STDERR)
+        self.captures = {STDOUT: self.stdout, STDERR: self.stderr}
         self.standard = select.poll()  # finds closed descriptors, all three at once
         for fd in 0, 1, 2:
             self.standard.register(fd, 0)
@@ -274,6 +315,26 @@ class Runtime:
         main.__builtins__ = builtins
         sys.modules["__main__"] = main
         self.namespace = main.__dict__
+        self.runner = self.furnish()
+
+    def move(self, control, page, listener):
+        """Makes a process that a spare has forked one of its own."""
+        self.control, self.page, self.listener = control, page, listener
+        self.current, self.target, self.states = (page[where].cast("Q") for where in (CURRENT, TARGET, STATES))
+        self.generators.clear()
+        self.modules = 0
+        self.forked = False
+        for capture in self.captures.values():
+            os.dup2(capture.fd, capture.file, inheritable=False)
+
+    def furnish(self):
+        """Returns what runs code as a notebook does."""
+        shown = load("display").Display()
+        shown.chart = load("charts").chart
+        run = load("run")
+        runner = run.Runner(self, shown)
+        runner.notebook = load("notebook").Notebook(self, shown, lambda: runner.outlet)
+        return runner
 
     # Evaluation.
 
@@ -342,7 +403,7 @@ class Runtime:
 
     def answer(self, number, body):
         frames = []
-        for kind, capture in (STDOUT, self.stdout), (STDERR, self.stderr):
+        for kind, capture in self.captures.items():
             member = capture.name.encode()
             data, total, cut = capture.take()
             for start in range(0, len(data), MAX_DATA):
@@ -415,15 +476,18 @@ class Runtime:
             return False
 
     def handle(self, connection, kind, payload):
-        if kind != EVAL:
+        if kind != EVAL and kind != RUN:
             return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
         try:
             request, _ = decode(str(payload, "utf-8"), 0)
-            if not valid(request):
+            if not (valid(request) if kind == EVAL else valid_run(request) and valid({"id": request["id"], "code": request["code"]})):
                 raise ValueError("missing, malformed or unknown members")
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as e:
             return self.refuse(connection, "bad_request", f"evaluation request is not readable: {e!r}")
-        connection.sendall(self.evaluate(request))
+        if kind == EVAL:
+            connection.sendall(self.evaluate(request))
+        else:
+            self.runner.execute(connection, request)
         return True
 
     def refuse(self, connection, code, message):
@@ -515,6 +579,7 @@ class Runtime:
         self.forked = True
         self.control.close()
         self.listener.close()
+        self.runner.outlet = self.stdout.sink = self.stderr.sink = None  # its output takes the way of any program's
 
 
 def chained(function, *arguments):
@@ -639,11 +704,11 @@ def immortalize():
         things = list(map(found.__getitem__, found.keys() - done))
 
 
-def receive(control):
-    """Reads one frame from the agent."""
-    data = bytearray()
+def receive(control, data=b""):
+    """Reads one frame from the agent, of which some may be there."""
+    data = bytearray(data)
     while len(data) < 5 or len(data) < 5 + HEADER.unpack_from(data)[0]:
-        more = control.recv(MAX_DATA)
+        more = control.recv(MAX_DATA)  # nothing follows a frame before it is answered
         if not more:
             os._exit(70)
         data += more
@@ -666,6 +731,10 @@ def warm_up(runtime, config):
     for module in config["imports"]:
         exec(f"import {module}", runtime.namespace)
     immortalize()
+    exercise(runtime, config)
+
+
+def exercise(runtime, config):
     for code in config["warmup"] + ["0", "[0.5]"]:
         for n in range(10):  # the interpreter adapts its code to what it sees; half of the runs compile anew
             if n < 5:
@@ -673,6 +742,100 @@ def warm_up(runtime, config):
             error = last_payload(runtime.evaluate({"id": 1, "code": code})).get("error")
             if error:
                 raise RuntimeError(f"warm-up code {code!r} failed:\n{error['traceback']}")
+
+
+def leave_spare(runtime, line):
+    """Leaves a process behind that is as this one is now, and forks others when the agent asks for them. It is nobody's
+    child here, so that user code does not find it. Returns its order in a process that it has forked."""
+    gc.collect()
+    gc.freeze()
+    if not fork_away():
+        line.close()
+        return None
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in 0, 1, 2, runtime.stdout.file, runtime.stderr.file:
+        os.dup2(null, fd, inheritable=fd < 3)
+    os.close(null)
+    reply(line, STDOUT, {"pid": os.getpid()})
+    while True:
+        data, fds, _, _ = socket.recv_fds(line, 5, 8)
+        if not data:
+            os._exit(0)
+        order = receive(line, bytearray(data))
+        try:
+            if fork_away():
+                line.close()
+                become(runtime, order, fds)
+                return order
+        except OSError:
+            os._exit(1)
+        for fd in fds:
+            os.close(fd)
+        reply(line, OK, {})
+
+
+def own_pages():
+    """Takes copies of the pages that a fork has left shared, now instead of in every child at its first write."""
+    try:
+        import ctypes
+
+        madvise = ctypes.CDLL(None).madvise
+        with open("/proc/self/maps") as file:
+            maps = [line.split(maxsplit=5) for line in file]
+        with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+            for where, access, *_ in maps:
+                if access != "rw-p":
+                    continue
+                first, end = (int(address, 16) // 4096 for address in where.split("-"))
+                present = [entry >> 63 for entry in struct.unpack(f"{end - first}Q", os.pread(pagemap.fileno(), 8 * (end - first), 8 * first))]
+                for there, pages in itertools.groupby(range(end - first), present.__getitem__):
+                    if there:
+                        start, *_ = pages = list(pages)
+                        populate = 23  # MADV_POPULATE_WRITE
+                        madvise(ctypes.c_void_p((first + start) * 4096), ctypes.c_size_t(len(pages) * 4096), populate)
+    except Exception:
+        pass  # then the copies are made when they are needed
+
+
+def fork_away():
+    """Forks a process that the agent becomes the parent of. Returns True in there."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return False
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        os._exit(1)
+    os.setsid()
+    return True
+
+
+def become(runtime, order, fds):
+    """Makes a process that was forked off a spare what its order says, and waits until the agent has taken it in."""
+    null, out, err, control, page, listener = fds
+    for fd, new in (null, 0), (out, 1), (err, 2):
+        os.dup2(fd, new)
+        os.close(fd)
+    runtime.move(socket.socket(fileno=private(control)), memoryview(mmap.mmap(private(page), PAGE)), socket.socket(fileno=private(listener)))
+    reply(runtime.control, STDOUT, {"pid": os.getpid()})
+    receive(runtime.control)
+    if order["change"]:
+        os.setgroups(order["groups"])
+        os.setgid(order["gid"])
+        os.setuid(order["uid"])
+    os.chdir(order["dir"])
+    os.environ.clear()
+    for entry in order["env"]:
+        name, _, value = entry.partition("=")
+        os.environ[name] = value
+    collections.deque(map(functools.partial.__call__, reseed_steps(runtime.page)), 0)
+
+
+def reply(line, kind, body):
+    body = json.dumps(body).encode()
+    line.sendall(HEADER.pack(len(body), kind) + body)
 
 
 def main():
@@ -687,15 +850,19 @@ def main():
     config = receive(control)
     try:
         warm_up(runtime, config)
+        if config["spare"]:
+            if not leave_spare(runtime, socket.socket(fileno=private(6))):
+                own_pages()
+                exercise(runtime, config)
     except BaseException as e:
         body = json.dumps({"code": "runtime_failed", "message": f"{type(e).__name__}: {e}"[:MAX_TEXT], "detail": shorten(traceback.format_exc())})
-        control.sendall(HEADER.pack(len(body.encode()), ERROR) + body.encode())
+        runtime.control.sendall(HEADER.pack(len(body.encode()), ERROR) + body.encode())
         os._exit(1)
     runtime.tell_states()
     gc.collect()
     gc.freeze()
     body = json.dumps({"version": sys.version.split()[0]}).encode()
-    control.sendall(HEADER.pack(len(body), OK) + body)
+    runtime.control.sendall(HEADER.pack(len(body), OK) + body)
     try:
         runtime.serve()
     finally:

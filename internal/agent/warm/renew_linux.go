@@ -29,40 +29,40 @@ const (
 // renew makes the generators of a frozen runtime new, wherever it was stopped. Those that a child could draw from before it
 // comes to any code of ours get a new state right in its memory; the rest, and the reseeding proper, is done by the
 // runtime's own code, which a signal starts as soon as the interpreter looks. Precondition: op is held.
-func (r *Runtime) renew() error {
-	if !r.alive() {
+func (d *direct) renew() error {
+	if !d.r.alive() {
 		return nil
 	}
-	seed, err := r.freshSeed()
+	seed, err := d.freshSeed()
 	if err != nil {
 		return err
 	}
-	r.sequence++
-	if err := errors.Join(r.page.put(offSequence, r.sequence), r.page.renew(seed)); err != nil {
+	d.sequence++
+	if err := errors.Join(d.page.put(offSequence, d.sequence), d.page.renew(seed)); err != nil {
 		return err
 	}
-	if err := r.overwrite(); err != nil {
+	if err := d.overwrite(); err != nil {
 		return fmt.Errorf("renewing the generators in memory: %w", err)
 	}
-	r.ordered, r.renewed, r.ready = true, true, false
-	if r.page.current() != 0 {
-		r.ready = r.covered()
+	d.ordered, d.renewed, d.ready = true, true, false
+	if d.page.current() != 0 {
+		d.ready = d.covered()
 	}
-	return r.proc.Signal(commandSignal)
+	return d.r.proc.Signal(commandSignal)
 }
 
 // freshSeed makes a seed from the kernel's generator. It is valid until the next call.
-func (r *Runtime) freshSeed() ([]byte, error) {
-	if err := quiet.Getrandom(r.entropy[:]); err != nil {
+func (d *direct) freshSeed() ([]byte, error) {
+	if err := quiet.Getrandom(d.entropy[:]); err != nil {
 		return nil, err
 	}
-	expand(&r.entropy, &r.seed)
-	return bytesOf(r.seed[:]), nil
+	expand(&d.entropy, &d.seed)
+	return bytesOf(d.seed[:]), nil
 }
 
 // overwrite gives the generators in the process's memory that it knows the place of new states.
-func (r *Runtime) overwrite() error {
-	addresses, err := r.page.states()
+func (d *direct) overwrite() error {
+	addresses, err := d.page.states()
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (r *Runtime) overwrite() error {
 		if address == 0 {
 			continue
 		}
-		seed, err := r.freshSeed()
+		seed, err := d.freshSeed()
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (r *Runtime) overwrite() error {
 			position = state[:4]
 		}
 		binary.NativeEndian.PutUint32(position, twisterWords)
-		if err := writeMemory(r.proc.PID, address, state); err != nil {
+		if err := writeMemory(d.r.proc.PID, address, state); err != nil {
 			return err
 		}
 	}
@@ -100,12 +100,12 @@ func writeMemory(pid int, address uint64, b []byte) error {
 
 // covered reports whether no generator that the process has loaded could repeat once those of a known place are new. The
 // runtime cannot have told of what was imported in the very evaluation that goes on.
-func (r *Runtime) covered() bool {
-	addresses, err := r.page.states()
+func (d *direct) covered() bool {
+	addresses, err := d.page.states()
 	if err != nil || addresses[stateRandom] == 0 {
 		return false
 	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", r.proc.PID))
+	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", d.r.proc.PID))
 	if err != nil {
 		return false
 	}

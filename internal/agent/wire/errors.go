@@ -34,6 +34,11 @@ const (
 	CodeRefreshFailed      Code = "refresh_failed" // Field is the step; user processes stay held
 	CodeRuntimeFailed      Code = "runtime_failed" // a runtime did not start
 	CodeRuntimeBusy        Code = "runtime_busy"   // a runtime did not come to a safe point in time
+	CodeNoInterpreter      Code = "no_interpreter" // the image lacks the program of a kind of runtime; Detail names the package that has it
+	CodeUnknownKind        Code = "unknown_kind"   // there is no such kind of runtime
+	CodeRefused            Code = "refused"        // nobody listens on the port
+	CodeClosed             Code = "closed"         // the process has no standard input, or no more
+	CodeOverflow           Code = "overflow"       // a watch fell behind: changes have been missed
 	CodeInternal           Code = "internal"
 )
 

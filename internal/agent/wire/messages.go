@@ -24,13 +24,22 @@ type ExecRequest struct {
 	TimeoutMS   int64  `json:"timeout_ms,omitempty"`   // 0: none
 	StdoutLimit int64  `json:"stdout_limit,omitempty"` // bytes passed on; 0: all
 	StderrLimit int64  `json:"stderr_limit,omitempty"` // bytes passed on; 0: all
-	Detach      bool   `json:"detach,omitempty"`       // the command outlives the connection
+
+	// Keep makes it a kept process: it outlives the connection, which is one of any number that can be attached to it.
+	// Then standard input does not come over the connection, and output has no limit.
+	Keep bool   `json:"keep,omitempty"`
+	Tag  string `json:"tag,omitempty"` // of a kept process, to find it by; at most MaxTag bytes, need not be unique
+	TTY  *TTY   `json:"tty,omitempty"` // give a kept process a terminal, for input, too
 }
 
 // ExecStarted is the reply to an ExecRequest.
 type ExecStarted struct {
 	ID  uint64 `json:"id"`
 	PID int    `json:"pid"`
+
+	// Of a kept process.
+	StartedNS int64 `json:"started_ns,omitempty"` // since 1970
+	Cwd       Name  `json:"cwd,omitempty"`
 }
 
 // SignalRequest asks for a signal to the command's process group; SIGKILL goes to its whole tree.
@@ -72,17 +81,18 @@ type FileInfo struct {
 	GID     uint32   `json:"gid"`
 	MtimeNS int64    `json:"mtime_ns"`
 	Target  Name     `json:"target,omitempty"` // of a symbolic link
+
+	Owner string          `json:"owner,omitempty"` // name of UID, or its number
+	Group string          `json:"group,omitempty"` // name of GID, or its number
+	Dir   Name            `json:"dir,omitempty"`   // in a listing: the entry's directory, relative to the one listed
+	Attrs map[string]Name `json:"attrs,omitempty"` // if asked for: extended attributes "user.…" by the rest of the name
 }
 
-// PathRequest names a file. Paths are absolute, and are resolved inside the guest's root.
-type PathRequest struct {
-	Path Name `json:"path"`
-}
-
-// StatRequest asks for a FileInfo.
+// StatRequest asks for a FileInfo. Here and elsewhere, paths are absolute, and are resolved inside the guest's root.
 type StatRequest struct {
 	Path     Name `json:"path"`
 	NoFollow bool `json:"no_follow,omitempty"` // describe a symbolic link, not its target
+	Attrs    bool `json:"attrs,omitempty"`     // with extended attributes
 }
 
 // ReadRequest asks for the bytes of a regular file.
@@ -100,6 +110,8 @@ type WriteRequest struct {
 	Owner     string  `json:"owner,omitempty"`      // as ExecRequest.User; empty: that of the file replaced, or root
 	Parents   bool    `json:"parents,omitempty"`    // make missing directories
 	NoReplace bool    `json:"no_replace,omitempty"` // fail with CodeExists when the path exists
+
+	Attrs map[string]Name `json:"attrs,omitempty"` // as in FileInfo; those of a file replaced are gone
 }
 
 // MkdirRequest makes a directory.
@@ -161,12 +173,14 @@ type RuntimeStart struct {
 type RuntimeInfo struct {
 	Name     string `json:"name"`
 	Kind     string `json:"kind"`
-	Port     uint32 `json:"port"`
+	Port     uint32 `json:"port"` // 0: it is reached by the operation run
 	PID      int    `json:"pid"`
-	Starts   int    `json:"starts"` // 1 after the first start; more after each loss of state
+	Starts   int    `json:"starts"` // 0 while it is being started; 1 after the first start; more after each loss of state
 	Alive    bool   `json:"alive"`
 	Version  string `json:"version,omitempty"`   // of the interpreter
 	LastExit string `json:"last_exit,omitempty"` // why the process before this one ended
+	Cwd      Name   `json:"cwd,omitempty"`       // in which it was started
+	User     string `json:"user,omitempty"`      // as in the request
 }
 
 // RuntimeInterrupt asks for the evaluation with this id to be interrupted; a later one is left alone. Without an id it is

@@ -13,13 +13,25 @@ const (
 	OpExec     Op = "exec"      // ExecRequest → ExecStarted, then streams, then Exit
 	OpRead     Op = "read"      // ReadRequest → FileInfo, then Data…, End
 	OpWrite    Op = "write"     // WriteRequest → OK, client sends Data…, End → OK FileInfo
-	OpList     Op = "list"      // PathRequest → OK, then Entries…, End
+	OpList     Op = "list"      // ListRequest → OK, then Entries…, End
 	OpStat     Op = "stat"      // StatRequest → FileInfo
-	OpMkdir    Op = "mkdir"     // MkdirRequest → OK
+	OpMkdir    Op = "mkdir"     // MkdirRequest → MkdirReply
 	OpRename   Op = "rename"    // RenameRequest → OK
 	OpRemove   Op = "remove"    // RemoveRequest → OK
+	OpCompose  Op = "compose"   // ComposeRequest → FileInfo
+	OpWatch    Op = "watch"     // WatchRequest → OK, then Changes… until the client leaves, or Error
 	OpSync     Op = "sync"      // → OK when all file systems are written
 	OpPowerOff Op = "power_off" // → OK, then the machine goes off
+
+	OpProcesses Op = "processes" // → OK, then Processes…, End
+	OpAttach    Op = "attach"    // ProcessRef → ProcessInfo, then streams, then Exit
+	OpInput     Op = "input"     // ProcessRef, client goes on with Stdin…, then End or StdinEnd → OK when all has been taken
+	OpSignal    Op = "signal"    // ProcessSignal → OK
+	OpResize    Op = "resize"    // ResizeRequest → OK
+
+	OpDial    Op = "dial"    // DialRequest → OK, then raw bytes
+	OpMetrics Op = "metrics" // → Metrics
+	OpUser    Op = "user"    // UserRequest → User
 
 	OpQuiesce Op = "quiesce" // → QuiesceReply; user processes are held from now on
 	OpResume  Op = "resume"  // ResumeRequest → OK; user processes go on under the old identity

@@ -52,24 +52,27 @@ func samples(t *testing.T) []struct {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := RuntimeInfo{Name: "python", Kind: "python", Port: 1025, PID: 9, Starts: 2, Alive: true, Version: "3.13.5", LastExit: "ended with status 3"}
+	info := RuntimeInfo{Name: "python", Kind: "python", Port: 1025, PID: 9, Starts: 2, Alive: true, Version: "3.13.5", LastExit: "ended with status 3", Cwd: "/home/user", User: "u"}
 	return []struct {
 		name    string
 		kind    Type
 		payload []byte
 	}{
 		{"ping", TypeRequest, request(OpPing, nil)},
-		{"exec", TypeRequest, request(OpExec, ExecRequest{Argv: []Name{"a", "\xff"}, Env: Names("K=V"), Cwd: "/", User: "u", Stdin: true, TimeoutMS: 1, StdoutLimit: 2, StderrLimit: 3, Detach: true})},
+		{"exec", TypeRequest, request(OpExec, ExecRequest{Argv: []Name{"a", "\xff"}, Env: Names("K=V"), Cwd: "/", User: "u", Stdin: true, TimeoutMS: 1, StdoutLimit: 2, StderrLimit: 3})},
 		{"read", TypeRequest, request(OpRead, ReadRequest{Path: "/f", Offset: 1, Length: &length})},
-		{"write", TypeRequest, request(OpWrite, WriteRequest{Path: "/f", Mode: &mode, Owner: "u", Parents: true, NoReplace: true})},
-		{"list", TypeRequest, request(OpList, PathRequest{Path: "/"})},
-		{"stat", TypeRequest, request(OpStat, StatRequest{Path: "/f", NoFollow: true})},
+		{"write", TypeRequest, request(OpWrite, WriteRequest{Path: "/f", Mode: &mode, Owner: "u", Parents: true, NoReplace: true, Attrs: map[string]Name{"k": "v"}})},
+		{"list", TypeRequest, request(OpList, ListRequest{Path: "/", Depth: 2, Attrs: true})},
+		{"stat", TypeRequest, request(OpStat, StatRequest{Path: "/f", NoFollow: true, Attrs: true})},
 		{"mkdir", TypeRequest, request(OpMkdir, MkdirRequest{Path: "/d", Parents: true, Mode: &mode, Owner: "u"})},
 		{"rename", TypeRequest, request(OpRename, RenameRequest{From: "/a", To: "/b", NoReplace: true})},
 		{"remove", TypeRequest, request(OpRemove, RemoveRequest{Path: "/d", Recursive: true})},
 		{"runtime start", TypeRequest, request(OpRuntimeStart, RuntimeStart{Name: "p", Kind: "python", Port: 1025, Program: "/p", Imports: []string{"numpy"}, Warmup: []string{"1"}, Env: Names("K=V"), Cwd: "/", User: "u"})},
 		{"runtime interrupt", TypeRequest, request(OpRuntimeInterrupt, RuntimeInterrupt{Name: "p", Eval: 5})},
 		{"runtime recover", TypeRequest, request(OpRuntimeRecover, RuntimeRecover{Name: "p", Starts: 1, Kill: true})},
+		{"context start", TypeRequest, request(OpContextStart, ContextStart{Name: "c", Kind: "python", Env: Names("K=V"), Cwd: "/", User: "u"})},
+		{"context stop", TypeRequest, request(OpContextStop, ContextStop{Name: "c"})},
+		{"relayed run", TypeRequest, request(OpRun, RelayedRun{Name: "bash", RunRequest: RunRequest{ID: 1, Code: "1", Env: Names("K=V")}})},
 		{"branch", TypeRequest, request(OpBranch, BranchRequest{Number: 4})},
 		{"release", TypeRelease, nil},
 		{"resume", TypeRequest, request(OpResume, ResumeRequest{Branch: 4})},
@@ -84,7 +87,28 @@ func samples(t *testing.T) []struct {
 		{"end of stdin", TypeStdinEnd, nil},
 		{"signal", TypeSignal, object(SignalRequest{Signal: 15})},
 		{"exit", TypeExit, object(Exit{Code: 137, Signal: 9, TimedOut: true, OOM: true, StdoutBytes: 1, StderrBytes: 2, StdoutCut: true, StderrCut: true, Background: true})},
-		{"entries", TypeEntries, object([]FileInfo{{Name: "l", Kind: KindSymlink, Size: 1, Mode: 0o777, UID: 1, GID: 2, MtimeNS: 3, Target: "\xfe"}})},
+		{"entries", TypeEntries, object([]FileInfo{{Name: "l", Kind: KindSymlink, Size: 1, Mode: 0o777, UID: 1, GID: 2, MtimeNS: 3, Target: "\xfe", Owner: "u", Group: "g", Dir: "d", Attrs: map[string]Name{"k": "\xff"}}})},
+		{"keep", TypeRequest, request(OpExec, ExecRequest{Argv: Names("a"), Keep: true, Tag: "t", TTY: &TTY{80, 24}})},
+		{"kept", TypeOK, object(ExecStarted{ID: 1, PID: 2, StartedNS: 3, Cwd: "/"})},
+		{"processes", TypeRequest, request(OpProcesses, nil)},
+		{"process list", TypeProcesses, object([]ProcessInfo{{PID: 2, Tag: "t", Argv: Names("a"), Env: Names("K=V"), Cwd: "/", User: "u", TTY: &TTY{80, 24}, Stdin: true, StartedNS: 3, Exit: &Exit{Code: 1}}})},
+		{"attach", TypeRequest, request(OpAttach, ProcessRef{PID: 2})},
+		{"input", TypeRequest, request(OpInput, ProcessRef{Tag: "t"})},
+		{"signal process", TypeRequest, request(OpSignal, ProcessSignal{ProcessRef{PID: 2, Tag: "t"}, SignalRequest{15}})},
+		{"resize", TypeRequest, request(OpResize, ResizeRequest{ProcessRef{PID: 2}, TTY{80, 24}})},
+		{"terminal", TypeTerminal, []byte("\x1b[m")},
+		{"dial", TypeRequest, request(OpDial, DialRequest{Port: 8080})},
+		{"metrics", TypeRequest, request(OpMetrics, nil)},
+		{"measured", TypeOK, object(Metrics{WallNS: 1, CPUs: 2, CPUBusyNS: 3, CPUTotalNS: 4, MemoryTotal: 5, MemoryUsed: 6, MemoryCache: 7, DiskTotal: 8, DiskUsed: 9})},
+		{"user", TypeRequest, request(OpUser, UserRequest{Name: "u"})},
+		{"account", TypeOK, object(User{Name: "u", UID: 1, GID: 2, Home: "/h", Shell: "/s"})},
+		{"made", TypeOK, object(MkdirReply{Created: true, Info: FileInfo{Name: "d", Kind: KindDir}})},
+		{"compose", TypeRequest, request(OpCompose, ComposeRequest{WriteRequest{Path: "/f", Mode: &mode, Owner: "u", Parents: true, NoReplace: true, Attrs: map[string]Name{"k": "v"}}, Names("/a", "/b")})},
+		{"watch", TypeRequest, request(OpWatch, WatchRequest{Path: "/d", Recursive: true, Entries: true})},
+		{"changes", TypeChanges, object([]Change{{Kind: ChangeCreate, Name: "a/b", Entry: &FileInfo{Name: "b", Kind: KindFile}}})},
+		{"run", TypeRun, object(RunRequest{ID: 1, Code: "1", Env: Names("K=V")})},
+		{"display", TypeDisplay, object(Display{Main: true, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"1"`)}, Chart: json.RawMessage(`{"type":"line"}`)})},
+		{"run end", TypeRunEnd, object(RunEnd{ID: 1, Count: 2, Error: &RunError{Name: "E", Value: "v", Traceback: "t", Interrupted: true}})},
 		{"eval", TypeEval, object(EvalRequest{ID: 1, Code: "1", MaxOutput: 2, MaxValue: 3, MaxRepr: 4})},
 		{"result", TypeResult, object(EvalResult{ID: 1, Type: "int", Value: json.RawMessage("1"), ValueOmitted: "too_large", Repr: "1", ReprCut: true, StdoutBytes: 1, StderrBytes: 2, StdoutCut: true, StderrCut: true,
 			Error: &EvalError{Type: "SystemExit", Message: "m", Traceback: "t", ExitCode: &code, Interrupted: true}})},
@@ -96,7 +120,7 @@ func TestGolden(t *testing.T) {
 	for _, s := range samples(t) {
 		b := AppendFrame(nil, s.kind, s.payload)
 		fmt.Fprintf(&got, "# %s\n%s\n", s.name, hex.EncodeToString(b[:HeaderSize]))
-		if s.kind == TypeRefresh || s.kind == TypeStdin {
+		if s.kind == TypeRefresh || s.kind == TypeStdin || s.kind == TypeTerminal {
 			fmt.Fprintf(&got, "%s\n", hex.EncodeToString(s.payload))
 		} else if len(s.payload) > 0 {
 			fmt.Fprintf(&got, "%s\n", s.payload)
@@ -176,11 +200,17 @@ func TestFrameSizes(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	// Filled and Frame write the same.
-	var a, b bytes.Buffer
-	_ = NewWriter(&a).Frame(TypeData, []byte("abc"))
-	_ = NewWriter(&b).Filled(TypeData, []byte("\x00\x00\x00\x00\x00abc"))
-	if !bytes.Equal(a.Bytes(), b.Bytes()) {
-		t.Errorf("%x and %x differ", a.Bytes(), b.Bytes())
+	for _, size := range []int{0, 3, apart - 1, apart, MaxData} {
+		var a, b bytes.Buffer
+		filled := NewBuffer(size)
+		for i := range size {
+			filled[HeaderSize+i] = byte(i)
+		}
+		_ = NewWriter(&a).Frame(TypeData, filled[HeaderSize:])
+		_ = NewWriter(&b).Filled(TypeData, filled)
+		if !bytes.Equal(a.Bytes(), b.Bytes()) {
+			t.Errorf("frames of %d bytes differ", size)
+		}
 	}
 }
 
@@ -263,14 +293,18 @@ func FuzzReader(f *testing.F) {
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"op":"exec","args":{"argv":["a",{"base64":"/w=="}]}}`))
 	f.Add([]byte(`{"v":1,"op":"write","args":{"path":"/f","mode":420}}`))
+	f.Add([]byte(`{"v":1,"op":"exec","args":{"argv":["a"],"keep":true,"tag":"t","tty":{"cols":80,"rows":24}}}`))
+	f.Add([]byte(`{"v":1,"op":"compose","args":{"path":"/f","sources":["/a"],"attrs":{"k":{"base64":"/w=="}}}}`))
+	f.Add([]byte(`{"v":1,"op":"resize","args":{"pid":7,"cols":80,"rows":24}}`))
 	f.Add([]byte(`{"v":1,"op":"runtime_start","args":{"name":"p","imports":["numpy"]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := DecodeRequest(b)
 		if err != nil {
 			return
 		}
-		for _, args := range []any{new(ExecRequest), new(ReadRequest), new(WriteRequest), new(PathRequest), new(StatRequest), new(MkdirRequest),
-			new(RenameRequest), new(RemoveRequest), new(RuntimeStart), new(RuntimeInterrupt), new(RuntimeRecover), new(struct{})} {
+		for _, args := range []any{new(ExecRequest), new(ReadRequest), new(WriteRequest), new(ListRequest), new(StatRequest), new(MkdirRequest),
+			new(RenameRequest), new(RemoveRequest), new(RuntimeStart), new(RuntimeInterrupt), new(RuntimeRecover), new(struct{}),
+			new(ProcessRef), new(ProcessSignal), new(ResizeRequest), new(DialRequest), new(UserRequest), new(ComposeRequest), new(WatchRequest)} {
 			if r.DecodeArgs(args) != nil {
 				continue
 			}

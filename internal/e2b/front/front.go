@@ -1,6 +1,7 @@
 // Package front is what the E2B-compatible API remembers of a sandbox beyond what
 // the domain does: it lies in sandbox.Info.Front and lives as long as the sandbox
-// does, pauses and restarts of the daemon included.
+// does, pauses and restarts of the daemon included. It is also what the router of
+// the data plane tells the services behind it, in a Target.
 package front
 
 import (
@@ -23,6 +24,10 @@ type Record struct {
 	MaskHost     string          `json:"mask_host,omitempty"`     // Host header that servers in the guest see
 	Network      json.RawMessage `json:"network,omitempty"`       // as it was asked for
 	Internet     *bool           `json:"internet,omitempty"`      // allow_internet_access as it was asked for
+	HTTPSPorts   []int           `json:"https_ports,omitempty"`   // ports on which servers in the guest speak TLS
+	User         string          `json:"user,omitempty"`          // default user of commands and files; empty: "user"
+	Workdir      string          `json:"workdir,omitempty"`       // default directory of commands; empty: the user's home
+	Hidden       bool            `json:"hidden,omitempty"`        // the API's own, such as a build's: not listed
 }
 
 // Decode reads a record. Nothing at all is the zero Record.

@@ -2,6 +2,7 @@ package debian
 
 import (
 	"bytes"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -201,10 +202,15 @@ func (f *fixer) shadow(name string, accounts []byte, format string) {
 	f.add(name, node)
 }
 
+// profile takes the place of Debian's /etc/profile, which starts two programs.
+//
+//go:embed profile
+var profile string
+
 func (f *fixer) templates() {
 	f.copyFrom("usr/share/base-files/dot.profile", "root/.profile")
 	f.copyFrom("usr/share/base-files/dot.bashrc", "root/.bashrc")
-	f.copyFrom("usr/share/base-files/profile", "etc/profile")
+	f.file("etc/profile", profile)
 	f.copyFrom("usr/share/libc-bin/nsswitch.conf", "etc/nsswitch.conf")
 	f.copyFrom("usr/share/readline/inputrc", "etc/inputrc")
 	f.add("etc/dpkg/origins/default", rootfs.Link("debian"))

@@ -16,7 +16,6 @@ func TestFixup(t *testing.T) {
 	base := debiantest.Package{Name: "base", Data: []debiantest.Entry{
 		file("usr/share/base-passwd/passwd.master", "root:*:0:0:root:/root:/bin/bash\ndaemon:*:1:1::/:/bin/false\n"),
 		file("usr/share/base-passwd/group.master", "root:*:0:\nshadow:*:42:\n"),
-		file("usr/share/base-files/profile", "PATH=x\n"),
 		file("usr/share/libc-bin/nsswitch.conf", "hosts: files dns\n"),
 		file("usr/share/pam/common-auth", "$auth"),
 		file("usr/share/zoneinfo/Etc/UTC", "TZif"),
@@ -51,7 +50,7 @@ update-alternatives --install /usr/bin/editor editor /usr/bin/missing 100
 		"etc/shadow":                          "root:*:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
 		"etc/gshadow":                         "root:*::\nshadow:*::\nuser:*::\n",
 		"home/user/.profile":                  "skeleton\n",
-		"etc/profile":                         "PATH=x\n",
+		"etc/profile":                         profile,
 		"etc/nsswitch.conf":                   "hosts: files dns\n",
 		"etc/hosts":                           "own\n",
 		"etc/localtime":                       "TZif",

@@ -31,10 +31,7 @@ func (f *Fake) Exec(ctx context.Context, id string, cmd sandbox.Command) (*sandb
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 100 * time.Millisecond
 	c.Dir = filepath.Join(b.root, cmd.Cwd)
-	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "USER=" + cmd.User}
-	for name, value := range cmd.Env {
-		c.Env = append(c.Env, name+"="+value)
-	}
+	c.Env = b.environ(cmd.User, cmd.Env)
 	stdout, stderr := &limited{w: cmd.Stdout, left: cmd.OutputLimit}, &limited{w: cmd.Stderr, left: cmd.OutputLimit}
 	c.Stdout, c.Stderr = stdout, stderr
 	if cmd.Stdin != nil {

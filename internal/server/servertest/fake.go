@@ -7,6 +7,7 @@
 package servertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,9 +50,14 @@ type Fake struct {
 }
 
 type box struct {
-	info sandbox.Info
-	root string
-	intr chan struct{}
+	info     sandbox.Info
+	root     string
+	intr     chan struct{}
+	lifetime time.Duration     // that it was given last
+	env      map[string]string // of every command
+
+	processes []*process // guarded by Fake.mu
+	contexts  []*codeContext
 }
 
 // New returns a Fake with the given snapshots.
@@ -199,25 +205,41 @@ func (f *Fake) spawn(spec sandbox.ForkSpec) (*sandbox.Info, error) {
 		return nil, err
 	}
 	f.next++
-	b := &box{intr: make(chan struct{}, 1), info: sandbox.Info{
-		ID: fmt.Sprintf("sb-%04d", f.next), SnapshotTag: spec.Tag, Engine: "fake", State: sandbox.Running,
+	b := &box{intr: make(chan struct{}, 1), env: spec.Env, info: sandbox.Info{
+		ID: fmt.Sprintf("sb%012d", f.next), SnapshotTag: spec.Tag, Engine: "fake", State: sandbox.Running,
 		CreatedAt: time.Now(), MemoryLimitMiB: spec.MemoryLimitMiB, PrivateKiB: 64, BranchedFrom: s.BranchedFrom,
+		VCPUs: 1, MemoryMiB: 512, DiskMiB: 4096,
+		Metadata: spec.Metadata, OnTimeout: cmp.Or(spec.OnTimeout, sandbox.KillOnTimeout), AutoResume: spec.AutoResume, Front: spec.Front,
 	}}
-	if spec.Lifetime > 0 {
-		b.info.ExpiresAt = b.info.CreatedAt.Add(spec.Lifetime)
-	}
+	b.live(spec.Lifetime)
 	b.root = filepath.Join(f.Dir, b.info.ID)
 	f.boxes = append(f.boxes, b)
 	info := b.info
 	return &info, s.restore(b.root)
 }
 
+// box returns a sandbox for use.
 func (f *Fake) box(id string) (*box, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	b, err := f.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if b.info.State == sandbox.Paused {
+		if !b.info.AutoResume {
+			return nil, fault(sandbox.SandboxPaused, "`forkd resume "+id+"` has it go on", "sandbox %s is paused", id)
+		}
+		b.resume(b.lifetime)
+	}
+	return b, os.MkdirAll(b.root, 0o700)
+}
+
+// find finds a sandbox. The caller holds mu.
+func (f *Fake) find(id string) (*box, error) {
 	for _, b := range f.boxes {
 		if b.info.ID == id {
-			return b, os.MkdirAll(b.root, 0o700)
+			return b, nil
 		}
 	}
 	return nil, fault(sandbox.NotFound, "`forkd ls` lists the sandboxes", "there is no sandbox %q", id)
@@ -265,6 +287,9 @@ func (f *Fake) end(id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := len(f.boxes)
+	if b, err := f.find(id); err == nil {
+		b.killAll()
+	}
 	f.boxes = slices.DeleteFunc(f.boxes, func(b *box) bool { return b.info.ID == id })
 	if len(f.boxes) == before {
 		return fault(sandbox.NotFound, "", "there is no sandbox %q", id)

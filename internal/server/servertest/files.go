@@ -119,15 +119,21 @@ func (f *Fake) StatFile(_ context.Context, id, path string) (*sandbox.FileInfo, 
 }
 
 // MakeDir makes a directory.
-func (f *Fake) MakeDir(_ context.Context, id, path string, parents bool) error {
+func (f *Fake) MakeDir(ctx context.Context, id, path string, opts sandbox.MakeDirOptions) (*sandbox.FileInfo, bool, error) {
 	name, err := f.path(id, path)
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	if parents {
-		return fileError(os.MkdirAll(name, 0o755))
+	_, before := os.Stat(name)
+	make := os.Mkdir
+	if opts.Parents {
+		make = os.MkdirAll
 	}
-	return fileError(os.Mkdir(name, 0o755))
+	if err := make(name, 0o755); err != nil {
+		return nil, false, fileError(err)
+	}
+	info, err := f.StatFile(ctx, id, path)
+	return info, before != nil, err
 }
 
 // RenameFile moves.

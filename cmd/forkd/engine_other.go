@@ -1,0 +1,9 @@
+//go:build !(linux && amd64)
+
+package main
+
+import "github.com/forkd-dev/forkd/internal/daemon"
+
+func chooseKVM() (*choice, error) {
+	return nil, &daemon.Error{Message: "this forkd has no engine kvm: it is for Linux on amd64", Hint: "use the engine soft"}
+}

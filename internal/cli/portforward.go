@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+type forwardOptions struct {
+	f       *factory
+	address string
+	json    bool
+}
+
+func newPortForward(f *factory) *cobra.Command {
+	o := &forwardOptions{f: f}
+	cmd := &cobra.Command{
+		Use:   "port-forward ID [LOCAL:]REMOTE...",
+		Short: "Reach TCP ports of a sandbox from here",
+		Long: `Listen on ports here and pass connections on to ports of a sandbox until Ctrl-C. Without
+a local port it is the same one; 0 is one that is free. What is printed once they can be
+used are the addresses here.`,
+		Example:           `  forkd port-forward sb0123456789ab 8080:80`,
+		Args:              atLeast(2, "sandbox id or port"),
+		ValidArgsFunction: first(f.boxes("running")),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1:]) },
+	}
+	cmd.Flags().StringVar(&o.address, "address", "127.0.0.1", "`address` here to listen on")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+// forward is a port here and the one that it leads to.
+type forward struct {
+	Local    string `json:"local"`
+	Remote   int    `json:"remote"`
+	listener net.Listener
+}
+
+func (o *forwardOptions) run(ctx context.Context, id string, pairs []string) error {
+	c, err := o.f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Sandbox(ctx, id); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all []forward
+	for _, pair := range pairs {
+		f, err := o.listen(pair)
+		if err != nil {
+			return err
+		}
+		defer f.listener.Close()
+		all = append(all, f)
+	}
+	if err := o.print(all); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	failed := make(chan error, len(all))
+	for _, f := range all {
+		context.AfterFunc(ctx, func() { f.listener.Close() })
+		wg.Go(func() { failed <- o.serve(ctx, c, id, f) })
+	}
+	err = <-failed
+	cancel()
+	wg.Wait()
+	return err
+}
+
+func (o *forwardOptions) print(all []forward) error {
+	if o.json {
+		return o.f.io.json(all)
+	}
+	for _, f := range all {
+		if _, err := fmt.Fprintf(o.f.io.Out, "%s -> %d\n", f.Local, f.Remote); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listen reads [LOCAL:]REMOTE and opens the local port.
+func (o *forwardOptions) listen(pair string) (f forward, err error) {
+	local, remote, both := strings.Cut(pair, ":")
+	if !both {
+		remote = local
+	}
+	f.Remote, err = strconv.Atoi(remote)
+	from, err2 := strconv.Atoi(local)
+	if err != nil || err2 != nil || f.Remote < 1 || f.Remote > 65535 || from < 0 || from > 65535 {
+		return f, &usageError{msg: fmt.Sprintf("malformed ports %q", pair), hint: "for example 8080:80"}
+	}
+	f.listener, err = net.Listen("tcp", net.JoinHostPort(o.address, local))
+	if err != nil {
+		return f, &hinted{fmt.Errorf("listening on port %d: %w", from, err), "name another local port, or 0 for one that is free"}
+	}
+	f.Local = f.listener.Addr().String()
+	return f, nil
+}
+
+// serve passes connections on until the listener is closed.
+func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string, f forward) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		conn, err := f.listener.Accept()
+		if err != nil {
+			return errors.Join(context.Cause(ctx), ignoreClosed(err))
+		}
+		wg.Go(func() {
+			if err := pass(ctx, c, id, f.Remote, conn); err != nil && ctx.Err() == nil {
+				fmt.Fprintf(o.f.io.Err, "forkd: port %d: %v\n", f.Remote, err)
+			}
+		})
+	}
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// pass carries one connection.
+func pass(ctx context.Context, c *client.Client, id string, port int, conn net.Conn) error {
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, func() { conn.Close() })
+	remote, err := c.DialPort(ctx, id, port)
+	if err != nil {
+		return err
+	}
+	defer remote.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() { carry(remote, conn) })
+	carry(conn, remote)
+	wg.Wait()
+	return nil
+}
+
+// carry copies one direction and passes its end on. A connection that cannot be
+// closed for writing alone ends with it.
+func carry(to io.WriteCloser, from io.Reader) {
+	_, err := io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
+		return
+	}
+	to.Close()
+}

@@ -1,0 +1,235 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Pause makes the state of a sandbox durable and ends its use of memory; Resume
+// has it go on under the same id. Its processes do not notice, but whoever waits for
+// a command or an evaluation gets a SandboxPaused error, and that goes on unheard. A
+// sandbox that is paused already is a FailedPrecondition. If it cannot be paused, it
+// goes on.
+func (m *Manager) Pause(ctx context.Context, id string) (*Info, error) {
+	free, err := m.turn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	if _, ok := m.pausedOf(id); ok {
+		return nil, fail(FailedPrecondition, fmt.Sprintf("`forkd resume %s` has it go on", id), "sandbox %s is paused already", id)
+	}
+	if err := m.pause(ctx, id); err != nil {
+		return nil, err
+	}
+	return m.Sandbox(id)
+}
+
+// pause is Pause for a caller that has the turn of the id.
+func (m *Manager) pause(ctx context.Context, id string) error {
+	b, done, err := m.exclusive(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if b.workspace != "" {
+		return fail(FailedPrecondition, fmt.Sprintf("`forkd workspace suspend %s` does it", b.workspace),
+			"sandbox %s is workspace %q, which is suspended instead", id, b.workspace)
+	}
+	defer b.beginPause()()
+	ctx, cancel := b.untilClosed(ctx)
+	defer cancel()
+	r, _ := m.paused.get(id)
+	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.put(recordOf(b, k)) })
+	if err != nil && r.SnapshotTag == "" {
+		m.forget(id)
+	}
+	if err != nil && b.state() != Running {
+		return b.dead()
+	}
+	if err != nil {
+		return wrap(err, "pausing sandbox %s", id)
+	}
+	if !m.remove(b) { // it was ended in the meantime
+		m.forget(id)
+		return b.dead()
+	}
+	m.end(b, reasonPaused)
+	m.dropOwn(k.garbage())
+	return nil
+}
+
+// Resume has a paused sandbox go on, with a lifetime from now on; zero is the one
+// that it was given last, if any. Of one that runs nothing changes.
+func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration) (*Info, error) {
+	if err := checkLifetime(lifetime); err != nil {
+		return nil, err
+	}
+	free, err := m.turn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	if b := m.lookup(id); b != nil {
+		if b.state() != Running {
+			return nil, b.dead()
+		}
+		info := b.info()
+		return &info, nil
+	}
+	r, ok := m.pausedOf(id)
+	if !ok {
+		return nil, noSandbox(id)
+	}
+	c := r.birth()
+	if lifetime > 0 {
+		c.set(lifetime, time.Now())
+	}
+	defer m.tags.share(c.tag)()
+	b, err := m.restore(ctx, c)
+	if err != nil {
+		return nil, wrap(err, "resuming sandbox %s", id)
+	}
+	m.touch(b)
+	info := b.info()
+	return &info, nil
+}
+
+// turn waits for the turn to change whether a sandbox is there, and until when.
+// The order is that of the callers.
+func (m *Manager) turn(ctx context.Context, id string) (free func(), err error) {
+	if err := m.paused.turns.take(ctx, id); err != nil {
+		return nil, err
+	}
+	return func() { m.paused.turns.release(id) }, nil
+}
+
+// saved returns the record of a sandbox that is paused or, if it runs, was.
+func (m *Manager) saved(id string) (pausedRecord, bool) {
+	r, ok := m.paused.get(id)
+	return r, ok && r.SnapshotTag != ""
+}
+
+// pausedOf returns the record of a sandbox that is paused. The caller has its turn.
+func (m *Manager) pausedOf(id string) (pausedRecord, bool) {
+	if m.lookup(id) != nil {
+		return pausedRecord{}, false
+	}
+	return m.saved(id)
+}
+
+func pausedError(id string) *Error {
+	return fail(SandboxPaused, fmt.Sprintf("`forkd resume %s` has it go on; one that was forked with auto-resume does so by itself", id),
+		"sandbox %s is paused", id)
+}
+
+// forget removes what was saved of a sandbox. What somebody else runs from is
+// removed at a later start.
+func (m *Manager) forget(id string) {
+	r, ok := m.paused.get(id)
+	if !ok {
+		return
+	}
+	// As of now it is gone, whatever a crash leaves behind.
+	tags := r.OwnTags
+	r.SnapshotTag = ""
+	err := m.paused.put(r)
+	if left := m.dropOwn(tags); err == nil && len(left) == 0 {
+		err = m.paused.remove(id)
+	}
+	if err != nil {
+		m.opts.Log.Warn("removing what was saved of a sandbox", "id", id, "error", err)
+	}
+}
+
+// beginPause has those who come to use the sandbox wait until end is called.
+func (b *box) beginPause() (end func()) {
+	done := make(chan struct{})
+	b.mu.Lock()
+	b.pausing = done
+	b.mu.Unlock()
+	return func() {
+		b.mu.Lock()
+		b.pausing = nil
+		b.mu.Unlock()
+		close(done)
+	}
+}
+
+// untilClosed returns a context that also ends when the sandbox does.
+func (b *box) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-b.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// settled returns the sandbox of an id that is not paused, when it is not being
+// paused either.
+func (m *Manager) settled(ctx context.Context, id string) (*box, error) {
+	for {
+		b, err := m.box(id)
+		if err != nil {
+			return nil, err
+		}
+		b.mu.Lock()
+		pausing := b.pausing
+		b.mu.Unlock()
+		if pausing == nil {
+			return b, nil
+		}
+		select {
+		case <-pausing:
+		case <-ctx.Done():
+			return nil, wrap(context.Cause(ctx), "waiting for the pause of sandbox %s", id)
+		}
+	}
+}
+
+// find returns the sandbox of an id for somebody who uses it. One that is paused
+// is resumed, if its creator wants that.
+func (m *Manager) find(ctx context.Context, id string) (*box, error) {
+	for {
+		b, err := m.settled(ctx, id)
+		if r, ok := m.saved(id); !hasCode(err, SandboxPaused) || ok && !r.AutoResume {
+			return b, err
+		}
+		if _, err := m.Resume(ctx, id, 0); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pauseAll pauses, because the daemon ends, the sandboxes whose creator has shown
+// that they are to be kept: their lifetime ends in a pause, or they were paused
+// before.
+func (m *Manager) pauseAll() error {
+	var keep []string
+	for _, info := range m.Sandboxes() {
+		_, before := m.paused.get(info.ID)
+		if info.State == Running && info.Workspace == "" && (before || info.OnTimeout == PauseOnTimeout) {
+			keep = append(keep, info.ID)
+		}
+	}
+	var mu sync.Mutex
+	var failed error
+	each(len(keep), func(i int) {
+		ctx, cancel := context.WithTimeout(context.Background(), suspendTime)
+		defer cancel()
+		_, err := m.Pause(ctx, keep[i])
+		if err != nil && !hasCode(err, NotFound) && !hasCode(err, FailedPrecondition) && !hasCode(err, SandboxDead) {
+			mu.Lock()
+			failed = errors.Join(failed, fmt.Errorf("sandbox %s is not saved: %w", keep[i], err))
+			mu.Unlock()
+		}
+	})
+	return failed
+}

@@ -1,0 +1,101 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// pausedVersion is the version of paused sandboxes' records.
+const pausedVersion = 1
+
+// pausedRecord is what is durable of a sandbox that was paused, and what it is
+// made of again. It stays while the sandbox runs, so that a crash puts it back to
+// its last pause.
+type pausedRecord struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	BaseTag string `json:"base_tag"` // it was forked from
+	kept
+	Engine         string            `json:"engine"`
+	VCPUs          int               `json:"vcpus"`
+	MemoryMiB      int               `json:"memory_mib"`
+	DiskMiB        int               `json:"disk_mib"`
+	BranchedFrom   string            `json:"branched_from,omitempty"`
+	Names          names             `json:"names"`
+	MemoryLimitMiB int               `json:"memory_limit_mib,omitempty"`
+	LifetimeMS     int64             `json:"lifetime_ms,omitempty"` // when it is resumed
+	OnTimeout      TimeoutAction     `json:"on_timeout"`
+	AutoResume     bool              `json:"auto_resume,omitempty"`
+	Metadata       map[string]string `json:"metadata,omitempty"`
+	Env            map[string]string `json:"env,omitempty"`
+	Front          json.RawMessage   `json:"front,omitempty"`
+	CreatedAt      time.Time         `json:"created_at"`
+	PausedAt       time.Time         `json:"paused_at"`
+}
+
+var idPattern = regexp.MustCompile(`^sb[0-9a-f]{12}$`)
+
+func (r pausedRecord) key() string { return r.ID }
+
+func (r pausedRecord) check() error {
+	switch {
+	case r.Version != pausedVersion:
+		return fmt.Errorf("version %d, this forkd reads version %d", r.Version, pausedVersion)
+	case !idPattern.MatchString(r.ID):
+		return fmt.Errorf("bad id %q", r.ID)
+	case !snapshot.ValidTag(r.BaseTag):
+		return fmt.Errorf("bad tag %q", r.BaseTag)
+	case r.MemoryLimitMiB < 0:
+		return fmt.Errorf("bad memory limit %d", r.MemoryLimitMiB)
+	case r.LifetimeMS < 0 || r.LifetimeMS > MaxLifetime.Milliseconds():
+		return fmt.Errorf("bad lifetime of %d ms", r.LifetimeMS)
+	case r.Names != names{} && !r.Names.valid():
+		return fmt.Errorf("bad names %q", r.Names)
+	}
+	if err := r.terms().check(); err != nil {
+		return err
+	}
+	if err := checkFront(r.Front); err != nil {
+		return err
+	}
+	return r.kept.check()
+}
+
+func (r pausedRecord) terms() terms {
+	return terms{limitMiB: r.MemoryLimitMiB, metadata: r.Metadata, env: r.Env, onTimeout: r.OnTimeout, autoResume: r.AutoResume}
+}
+
+// birth is what the sandbox is made of again.
+func (r pausedRecord) birth() birth {
+	c := birth{
+		id: r.ID, tag: r.SnapshotTag, base: r.BaseTag, source: &r.BranchedFrom, names: r.Names, created: r.CreatedAt,
+		terms: r.terms(), life: life{front: r.Front},
+	}
+	c.set(time.Duration(r.LifetimeMS)*time.Millisecond, time.Now())
+	return c
+}
+
+func (r pausedRecord) info() Info {
+	return Info{
+		ID: r.ID, SnapshotTag: r.BaseTag, Engine: r.Engine, State: Paused, CreatedAt: r.CreatedAt, PausedAt: r.PausedAt,
+		MemoryLimitMiB: r.MemoryLimitMiB, BranchedFrom: r.BranchedFrom, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB, DiskMiB: r.DiskMiB,
+		Metadata: r.Metadata, OnTimeout: r.OnTimeout, AutoResume: r.AutoResume, Front: r.Front,
+	}
+}
+
+// recordOf describes a sandbox as it is now.
+func recordOf(b *box, k kept) pausedRecord {
+	b.mu.Lock()
+	life := b.life
+	b.mu.Unlock()
+	return pausedRecord{
+		Version: pausedVersion, ID: b.id, BaseTag: b.base, kept: k, Engine: b.engine, BranchedFrom: b.source, Names: b.names,
+		VCPUs: b.manifest.VCPUs, MemoryMiB: b.manifest.MemoryMiB, DiskMiB: diskMiB(b.manifest),
+		MemoryLimitMiB: b.limitMiB, LifetimeMS: life.lifetime.Milliseconds(), OnTimeout: b.onTimeout, AutoResume: b.autoResume,
+		Metadata: b.metadata, Env: b.env, Front: life.front, CreatedAt: b.created.UTC(), PausedAt: time.Now().UTC(),
+	}
+}

@@ -1,0 +1,104 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// lookup returns a sandbox that is not paused, or nil.
+func (m *Manager) lookup(id string) *box {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boxes[id]
+}
+
+// box returns a sandbox that is not paused.
+func (m *Manager) box(id string) (*box, error) {
+	if b := m.lookup(id); b != nil {
+		return b, nil
+	}
+	if _, ok := m.saved(id); ok {
+		return nil, pausedError(id)
+	}
+	return nil, noSandbox(id)
+}
+
+func noSandbox(id string) *Error {
+	return fail(NotFound, "`forkd ls` lists the sandboxes", "there is no sandbox %q", id)
+}
+
+// Sandboxes lists the sandboxes, paused ones too, oldest first.
+func (m *Manager) Sandboxes() []Info {
+	// In this order: what is paused in between is in both.
+	m.mu.Lock()
+	boxes := maps.Clone(m.boxes)
+	m.mu.Unlock()
+	paused := m.paused.all()
+	infos := make([]Info, 0, len(boxes)+len(paused))
+	for _, b := range boxes {
+		infos = append(infos, b.info())
+	}
+	for _, r := range paused {
+		if boxes[r.ID] == nil && r.SnapshotTag != "" {
+			infos = append(infos, r.info())
+		}
+	}
+	slices.SortFunc(infos, func(a, b Info) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
+	return infos
+}
+
+// Sandbox describes one sandbox.
+func (m *Manager) Sandbox(id string) (*Info, error) {
+	if b := m.lookup(id); b != nil {
+		info := b.info()
+		return &info, nil
+	}
+	r, ok := m.saved(id)
+	if !ok {
+		return nil, noSandbox(id)
+	}
+	info := r.info()
+	if e := m.store.Inspect(r.SnapshotTag); e.Err != nil {
+		info.Reason = e.Err.Error()
+	}
+	return &info, nil
+}
+
+// Environment returns the variables that everything in a sandbox has. They are not
+// to be changed.
+func (m *Manager) Environment(id string) (map[string]string, error) {
+	if b := m.lookup(id); b != nil {
+		return b.env, nil
+	}
+	if r, ok := m.saved(id); ok {
+		return r.Env, nil
+	}
+	return nil, noSandbox(id)
+}
+
+// Kill ends a sandbox, running or paused. When it returns its memory has been
+// freed, and what was saved of it. A running workspace is in use: what it has done
+// since its last suspension would be lost without a word.
+func (m *Manager) Kill(id string) error {
+	b := m.lookup(id)
+	if b != nil && b.workspace != "" && b.state() == Running {
+		return fail(InUse, fmt.Sprintf("`forkd workspace suspend %s` keeps its state, `forkd workspace rm %s` gives it up", b.workspace, b.workspace),
+			"sandbox %s is workspace %q, which runs", id, b.workspace)
+	}
+	m.drop(b, reasonKilled)
+	// A pause that is under way gives up now; a resume that is ends first.
+	free, err := m.turn(context.Background(), id)
+	if err != nil {
+		return err
+	}
+	defer free()
+	if _, ok := m.pausedOf(id); b == nil && !ok && m.lookup(id) == nil {
+		return noSandbox(id)
+	}
+	m.drop(m.lookup(id), reasonKilled)
+	m.forget(id)
+	return nil
+}

@@ -1,0 +1,68 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// usage is what the guest's processors had done when somebody looked last.
+type usage struct {
+	busy, total int64 // nanoseconds since the guest's boot
+	percent     float64
+}
+
+// leastUsage is how much time a guest's clock must have gone on for its usage to be
+// measured again.
+const leastUsage = 10 * time.Millisecond
+
+// Metrics tells what a sandbox uses. It is no use of the sandbox: a paused one stays
+// paused.
+func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
+	b, err := m.settled(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.ready(ctx); err != nil {
+		return nil, err
+	}
+	in, err := b.agent.Metrics(ctx)
+	if err != nil {
+		return nil, b.guestError(err, "measuring")
+	}
+	return &Metrics{
+		Time: time.Unix(0, in.WallNS).UTC(), VCPUs: in.CPUs, CPU: b.load(in),
+		MemTotal: in.MemoryTotal, MemUsed: in.MemoryUsed, MemCache: in.MemoryCache, DiskTotal: in.DiskTotal, DiskUsed: in.DiskUsed,
+		Private: int64(b.machine.PrivateBytes()),
+	}, nil
+}
+
+// load returns the use of the processors since the last time in percent of one.
+func (b *box) load(in wire.Metrics) float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	busy, total := in.CPUBusyNS-b.usage.busy, in.CPUTotalNS-b.usage.total
+	if in.CPUs < 1 || busy < 0 || total < int64(leastUsage) {
+		return b.usage.percent
+	}
+	b.usage = usage{in.CPUBusyNS, in.CPUTotalNS, 100 * float64(in.CPUs) * float64(busy) / float64(total)}
+	return b.usage.percent
+}
+
+// User looks an account of the sandbox up, by its name or number.
+func (m *Manager) User(ctx context.Context, id, name string) (*User, error) {
+	b, err := m.use(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	u, err := b.agent.User(ctx, name)
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNoSuchUser {
+		return nil, fail(NotFound, "", "there is no user %q", name)
+	}
+	if err != nil {
+		return nil, b.guestError(err, "looking up user %q", name)
+	}
+	return &User{Name: u.Name, UID: u.UID, GID: u.GID, Home: u.Home}, nil
+}
