@@ -7,39 +7,134 @@
 [0.0, 0.0, 0.0, 0.0, 0.0]
 'riscv64\\n'
 
-Sandbox is one child; Controller speaks to the daemon itself. Both find the
-daemon in the same way: the url argument, or FORKD_URL, or the Unix socket in
-FORKD_HOME, or that of this user's daemon, or http://127.0.0.1:8889; with the token argument or
-FORKD_TOKEN.
+Sandbox is one child; Controller speaks to the daemon itself. AsyncSandbox and
+AsyncController are the same for asyncio. All find the daemon in the same way: the
+url argument, or FORKD_URL, or the Unix socket in FORKD_HOME, or that of this
+user's daemon, or http://127.0.0.1:8889; with the token argument or FORKD_TOKEN.
 """
 
-from ._commands import CommandResult, Commands
-from ._controller import Controller
+from ._code import AsyncContexts, Execution, Repr, Result
+from ._commands import AsyncCommands, AsyncProcess, ProcessInfo, PtySize
+from ._controller import AsyncController
 from ._errors import (
+    AlreadyExistsError,
+    CapacityExceededError,
+    CommandFailedError,
     CommandTimeout,
     ConnectError,
+    DeadlineError,
     EvalError,
+    FailedPreconditionError,
+    ForbiddenError,
     ForkdError,
+    InUseError,
+    InvalidArgumentError,
+    NoRuntimeError,
+    NoSpaceError,
+    NotBootableError,
+    NotFoundError,
     PartialSpawnError,
+    PausedError,
+    PortClosedError,
+    RuntimeLostError,
+    SandboxDeadError,
+    TooLargeError,
+    UnauthorizedError,
+    UnavailableError,
+    UnsupportedError,
 )
-from ._files import FileInfo, Files
-from ._sandbox import Branch, Evaluation, Repr, Sandbox
+from ._files import AsyncFiles, AsyncWatch, Change, FileInfo
+from ._opening import Opening
+from ._output import CommandResult
+from ._ports import AsyncConnection, AsyncPorts, Response
+from ._records import (
+    CodeContext,
+    CommandOptions,
+    EvalAnswer,
+    ExecAnswer,
+    ForkFields,
+    ForkOptions,
+    Metrics,
+    Ping,
+    Progress,
+    SandboxInfo,
+    SnapshotInfo,
+    TreeNode,
+    Version,
+    Workspace,
+)
+from ._sandbox import AsyncSandbox, Branch
+from ._sync import Commands, Connection, Contexts, Controller, Files, Ports, Process, Sandbox, Watch
 
 __all__ = [
+    "AlreadyExistsError",
+    "AsyncCommands",
+    "AsyncConnection",
+    "AsyncContexts",
+    "AsyncController",
+    "AsyncFiles",
+    "AsyncPorts",
+    "AsyncProcess",
+    "AsyncSandbox",
+    "AsyncWatch",
     "Branch",
+    "CapacityExceededError",
+    "Change",
+    "CodeContext",
+    "CommandFailedError",
+    "CommandOptions",
     "CommandResult",
     "CommandTimeout",
     "Commands",
     "ConnectError",
+    "Connection",
+    "Contexts",
     "Controller",
+    "DeadlineError",
+    "EvalAnswer",
     "EvalError",
-    "Evaluation",
+    "ExecAnswer",
+    "Execution",
+    "FailedPreconditionError",
     "FileInfo",
     "Files",
+    "ForbiddenError",
+    "ForkFields",
+    "ForkOptions",
     "ForkdError",
+    "InUseError",
+    "InvalidArgumentError",
+    "Metrics",
+    "NoRuntimeError",
+    "NoSpaceError",
+    "NotBootableError",
+    "NotFoundError",
+    "Opening",
     "PartialSpawnError",
+    "PausedError",
+    "Ping",
+    "PortClosedError",
+    "Ports",
+    "Process",
+    "ProcessInfo",
+    "Progress",
+    "PtySize",
     "Repr",
+    "Response",
+    "Result",
+    "RuntimeLostError",
     "Sandbox",
+    "SandboxDeadError",
+    "SandboxInfo",
+    "SnapshotInfo",
+    "TooLargeError",
+    "TreeNode",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnsupportedError",
+    "Version",
+    "Watch",
+    "Workspace",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,123 +1,169 @@
-"""The daemon."""
+"""The daemon, asynchronously."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Type, TypeVar, Union, cast
 from urllib.parse import quote, urlencode
 
-from ._data import Data, pieces_of
-from ._errors import ForkdError, PartialSpawnError
-from ._transport import STREAM_SECS, Transport, json_body
+from ._aio import AsyncIO
+from ._data import AsyncData
+from ._errors import DeadlineError, NotBootableError, PartialSpawnError
+from ._io import IO as World
+from ._records import (
+    EvalAnswer,
+    ExecAnswer,
+    ForkFields,
+    Metrics,
+    Ping,
+    Progress,
+    SandboxInfo,
+    SnapshotInfo,
+    TreeNode,
+    Version,
+    Workspace,
+)
+from ._transport import Transport, cut_off
 
-JSON = {"Content-Type": "application/json"}
-OnProgress = Optional[Callable[[Dict[str, Any]], None]]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+OnProgress = Optional[Callable[[Progress], Any]]
+Self = TypeVar("Self", bound="AsyncController")
 
 
-def box_path(id: str, rest: str = "", **query: Any) -> str:
-    """Return the path of a sandbox's route. Query values may be bytes."""
-    path = f"/v1/sandboxes/{quote(id, safe='')}{rest}"
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
+def route(*names: str, **query: Any) -> str:
+    """Return a path of the API: "/v1" and the names, quoted, and the query.
+
+    Values of the query may be bytes, and lists of values; None is left out.
+    """
+    path = "/v1" + "".join("/" + quote(name, safe="") for name in names)
+    fields = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in query.items()
+        if value is not None
+    }
+    text = urlencode(fields, doseq=True)
+    return f"{path}?{text}" if text else path
 
 
-def tag_path(tag: str, rest: str = "", **query: Any) -> str:
-    """Return the path of a snapshot's route."""
-    path = f"/v1/snapshots/{quote(tag, safe='')}{rest}"
-    return f"{path}?{urlencode(query)}" if query else path
+def box_route(id: str, *names: str, **query: Any) -> str:
+    """Return a path below a sandbox's."""
+    return route("sandboxes", id, *names, **query)
 
 
-def workspace_path(name: str, rest: str = "") -> str:
-    """Return the path of a workspace's route."""
-    return f"/v1/workspaces/{quote(name, safe='')}{rest}"
-
-
-def without_none(**fields: Any) -> Dict[str, Any]:
-    """Return the fields that are given."""
+def given(**fields: Any) -> Dict[str, Any]:
+    """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class Controller:
-    """Speaks to a daemon. Answers are the dictionaries that the REST API has.
+def known(options: Type[Any], values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the values that are not None; a name that options does not have is a TypeError."""
+    for name in values:
+        if name not in options.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}; there are {', '.join(options.__annotations__)}")
+    return given(**values)
 
-    It keeps connections and may be used from several threads.
+
+def argv(cmd: Union[str, Sequence[str]]) -> List[str]:
+    """Return the arguments of a command; a string is for the shell."""
+    return ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
+
+
+class AsyncController:
+    """Speaks to a daemon. Answers are the records that the REST API has.
+
+    It keeps connections, and serves any number of tasks.
     """
 
     def __init__(self, url: Optional[str] = None, token: Optional[str] = None):
-        self.transport = Transport(url, token)
+        self.transport = Transport(AsyncIO(), url, token)
 
-    def __enter__(self) -> "Controller":
+    @classmethod
+    def _over(cls: Type[Self], io: World, url: Optional[str], token: Optional[str]) -> Self:
+        self = cls.__new__(cls)
+        self.transport = Transport(io, url, token)
         return self
 
-    def __exit__(self, *exc: Any) -> None:
-        self.close()
+    def within(self: Self, secs: Optional[float]) -> Self:
+        """Return the same controller with a time limit for each call.
 
-    def close(self) -> None:
+        A call that takes longer raises DeadlineError, and what it had begun in the
+        daemon is stopped. There is no limit by default.
+        """
+        other = type(self).__new__(type(self))
+        other.transport = self.transport.within(secs)
+        return other
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         """Drop idle connections."""
         self.transport.close()
+        await self.transport.io.sleep(0)  # an event loop closes them in its next turn
 
     # Daemon
 
-    def health(self) -> Dict[str, Any]:
+    async def health(self) -> Dict[str, Any]:
         """Ask whether the daemon answers; this needs no token."""
-        return self.transport.call("GET", "/healthz")
+        return await self.transport.call("GET", "/healthz")
 
-    def version(self) -> Dict[str, Any]:
+    async def version(self) -> Version:
         """Tell which daemon answers."""
-        return self.transport.call("GET", "/version")
+        return await self.transport.call("GET", "/version")
+
+    async def daemon_metrics(self) -> str:
+        """Return the daemon's metrics in the Prometheus text format."""
+        async with self.transport.exchange("GET", "/metrics") as answer:
+            return (await answer.read()).decode()
 
     # Snapshots
 
-    def list_snapshots(self) -> List[Dict[str, Any]]:
+    async def list_snapshots(self) -> List[SnapshotInfo]:
         """List the snapshots."""
-        return self.transport.call("GET", "/v1/snapshots")
+        return await self.transport.call("GET", route("snapshots"))
 
-    def get_snapshot(self, tag: str) -> Dict[str, Any]:
+    async def get_snapshot(self, tag: str) -> SnapshotInfo:
         """Describe a snapshot, with its sizes and what depends on it."""
-        return self.transport.call("GET", tag_path(tag, "/info"))
+        return await self.transport.call("GET", route("snapshots", tag, "info"))
 
-    def create_snapshot(
-        self,
-        tag: str,
-        on_progress: OnProgress = None,
-        **options: Any,
-    ) -> Dict[str, Any]:
+    async def create_snapshot(self, tag: str, on_progress: OnProgress = None, **options: Any) -> SnapshotInfo:
         """Make a snapshot and return it.
 
         options are the fields of the REST request: memory_mib, vcpus, disk_mib,
         packages, mirror, runtime, modules, warm_up, setup. on_progress is called
         with {"step", "message", "done", "total"} as the work goes on.
         """
-        return self._follow("/v1/snapshots", {"tag": tag, **options}, on_progress)
+        return await self._follow(route("snapshots"), {"tag": tag, **options}, on_progress)
 
-    def _follow(self, path: str, body: Any, on_progress: OnProgress) -> Dict[str, Any]:
+    async def _follow(self, path: str, body: Dict[str, Any], on_progress: OnProgress) -> SnapshotInfo:
         """Ask for work that takes its time and return the snapshot it ends with."""
-        headers = {**JSON, "Accept": "application/x-ndjson"}
-        with self.transport.exchange("POST", path, json_body(body), headers, STREAM_SECS) as answer:
-            for event in answer.events():
-                if "error" in event:
-                    raise event_error(event["error"])
+        async with self.transport.lines("POST", path, body) as answer:
+            async for event in answer.events():
                 if "snapshot" in event:
-                    answer.read()
+                    await answer.read()
                     return event["snapshot"]
                 if on_progress is not None:
                     on_progress(event["progress"])
-        raise ForkdError("waiting for the snapshot: the daemon stopped answering half way", code="unavailable")
+        raise cut_off()
 
-    def delete_snapshot(self, tag: str, force: bool = False, cascade: bool = False) -> List[str]:
+    async def delete_snapshot(self, tag: str, force: bool = False, cascade: bool = False) -> List[str]:
         """Remove a snapshot and return the tags of all that went with it.
 
         While sandboxes run from it or other snapshots stand on it that is an
-        "in_use" error, whose dependents names them. force ends the sandboxes, and
-        the snapshots keep what they need of it; cascade removes those too, and ends
-        all their sandboxes. The two exclude each other.
+        InUseError, whose dependents names them. force ends the sandboxes, and the
+        snapshots keep what they need of it; cascade removes those too, and ends all
+        their sandboxes. The two exclude each other.
         """
-        answer = self.transport.call("DELETE", tag_path(tag, force=str(force).lower(), cascade=str(cascade).lower()))
+        answer = await self.transport.call("DELETE", route("snapshots", tag, force=force, cascade=cascade))
         return answer["removed"] if answer else [tag]
 
-    def wait_snapshot(self, tag: str, timeout: Optional[float] = None) -> Dict[str, Any]:
+    async def wait_snapshot(self, tag: str, timeout: Optional[float] = None) -> SnapshotInfo:
         """Return a snapshot when it is no longer being written.
 
         One that could not be written is an error, as is one that is not ready
@@ -126,55 +172,62 @@ class Controller:
         end = None if timeout is None else time.monotonic() + timeout
         pause = 0.001
         while True:
-            info = self.get_snapshot(tag)
+            info = await self.get_snapshot(tag)
             if info["status"] == "ready":
                 return info
             if info["status"] == "failed":
-                raise ForkdError(f"snapshot {tag} could not be written: {info.get('warning', '')}", code="not_bootable")
+                raise NotBootableError(f"snapshot {tag} could not be written: {info.get('warning', '')}")
             if end is not None and time.monotonic() >= end:
-                raise ForkdError(f"snapshot {tag} is still being written after {timeout:g} s", code="timeout")
-            time.sleep(pause)
+                raise DeadlineError(f"snapshot {tag} is still being written after {timeout:g} s")
+            await self.transport.io.sleep(pause)
             pause = min(pause * 1.2, 0.1)
 
-    def derive_snapshot(
+    async def derive_snapshot(
         self,
         tag: str,
         new_tag: str,
         commands: Sequence[Union[str, Sequence[str]]] = (),
         evals: Sequence[str] = (),
         on_progress: OnProgress = None,
-    ) -> Dict[str, Any]:
+    ) -> SnapshotInfo:
         """Make a snapshot of another one after some work in a child of it.
 
         A command is a string for /bin/sh or a list of arguments, and must exit with
         0. The evaluations come after all commands and must not raise.
         """
-        lines = [["/bin/sh", "-c", cmd] if isinstance(cmd, str) else list(cmd) for cmd in commands]
-        body = {"tag": new_tag, "commands": lines, "evals": list(evals)}
-        return self._follow(tag_path(tag, "/derive"), body, on_progress)
+        body = {"tag": new_tag, "commands": [argv(cmd) for cmd in commands], "evals": list(evals)}
+        return await self._follow(route("snapshots", tag, "derive"), body, on_progress)
 
-    def compact_snapshot(self, tag: str, to: str) -> Dict[str, Any]:
+    async def compact_snapshot(self, tag: str, to: str) -> SnapshotInfo:
         """Flatten the chain of a snapshot into a new one that stands on no other."""
-        return self.transport.call("POST", tag_path(tag, "/compact"), {"to": to}, JSON)
+        return await self.transport.call("POST", route("snapshots", tag, "compact"), {"to": to})
 
-    def verify_snapshot(self, tag: str, on_progress: OnProgress = None) -> Dict[str, Any]:
+    async def verify_snapshot(self, tag: str, on_progress: OnProgress = None) -> SnapshotInfo:
         """Compare every byte of a snapshot with its hashes; damage is an error."""
-        return self._follow(tag_path(tag, "/verify"), {}, on_progress)
+        return await self._follow(route("snapshots", tag, "verify"), {}, on_progress)
 
-    def pack_snapshot(self, tag: str, to: IO[bytes]) -> int:
-        """Write a snapshot, with all that it stands on, to a binary file; return the size."""
-        return self.transport.download(tag_path(tag, "/pack"), to)
+    async def pack_snapshot(self, tag: str, to: IO[bytes]) -> int:
+        """Write a snapshot with all that it stands on to a binary file; return the size."""
+        return await self._download(route("snapshots", tag, "pack"), to)
 
-    def unpack_snapshot(self, pack: Data, tag: Optional[str] = None) -> Dict[str, Any]:
-        """Make a snapshot of a pack: bytes, a binary file, or pieces of bytes.
+    async def _download(self, path: str, to: IO[bytes]) -> int:
+        size = 0
+        async with self.transport.exchange("GET", path) as answer:
+            async for piece in answer.pieces():
+                to.write(piece)
+                size += len(piece)
+        return size
+
+    async def unpack_snapshot(self, pack: AsyncData, tag: Optional[str] = None) -> SnapshotInfo:
+        """Make a snapshot of a pack: bytes, a binary file or pieces.
 
         Its tag is the one that it was packed with unless another is given.
         """
-        path = "/v1/snapshots/unpack" + ("" if tag is None else "?" + urlencode({"tag": tag}))
-        with self.transport.exchange("POST", path, pieces_of(pack), {"Content-Type": "application/zstd"}) as answer:
-            return json.loads(answer.read())
+        headers = {"Content-Type": "application/zstd"}
+        async with self.transport.exchange("POST", route("snapshots", "unpack", tag=tag), pack, headers) as answer:
+            return await answer.json()
 
-    def push_snapshot(
+    async def push_snapshot(
         self,
         tag: str,
         reference: str,
@@ -182,17 +235,17 @@ class Controller:
         *,
         hub_url: Optional[str] = None,
         hub_token: Optional[str] = None,
-    ) -> Dict[str, Any]:
+    ) -> SnapshotInfo:
         """Have the daemon send a snapshot elsewhere.
 
         reference is the URL of a pack, owner/name[:version] on a hub, or
         oci://host/repository[:tag]. The hub is FORKD_HUB_URL with FORKD_HUB_TOKEN
         by default.
         """
-        body = without_none(reference=reference, **_hub(hub_url, hub_token))
-        return self._follow(tag_path(tag, "/push"), body, on_progress)
+        body = given(reference=reference, **_hub(hub_url, hub_token))
+        return await self._follow(route("snapshots", tag, "push"), body, on_progress)
 
-    def pull_snapshot(
+    async def pull_snapshot(
         self,
         reference: str,
         tag: Optional[str] = None,
@@ -200,134 +253,146 @@ class Controller:
         *,
         hub_url: Optional[str] = None,
         hub_token: Optional[str] = None,
-    ) -> Dict[str, Any]:
+    ) -> SnapshotInfo:
         """Have the daemon fetch a snapshot; see push_snapshot for references."""
-        body = without_none(reference=reference, tag=tag, **_hub(hub_url, hub_token))
-        return self._follow("/v1/snapshots/pull", body, on_progress)
+        body = given(reference=reference, tag=tag, **_hub(hub_url, hub_token))
+        return await self._follow(route("snapshots", "pull"), body, on_progress)
 
-    def tree(self) -> List[Dict[str, Any]]:
+    async def tree(self) -> List[TreeNode]:
         """List snapshots and sandboxes with what each of them comes from."""
-        return self.transport.call("GET", "/v1/tree")
+        return await self.transport.call("GET", route("tree"))
 
     # Workspaces
 
-    def create_workspace(self, name: str, tag: str, memory_limit_mib: Optional[int] = None) -> Dict[str, Any]:
+    async def create_workspace(self, name: str, tag: str, memory_limit_mib: Optional[int] = None) -> Workspace:
         """Make a workspace, a named sandbox that outlives the daemon, and start it."""
-        body = without_none(name=name, snapshot_tag=tag, memory_limit_mib=memory_limit_mib)
-        return self.transport.call("POST", "/v1/workspaces", body, JSON)
+        body = given(name=name, snapshot_tag=tag, memory_limit_mib=memory_limit_mib)
+        return await self.transport.call("POST", route("workspaces"), body)
 
-    def list_workspaces(self) -> List[Dict[str, Any]]:
+    async def list_workspaces(self) -> List[Workspace]:
         """List the workspaces."""
-        return self.transport.call("GET", "/v1/workspaces")
+        return await self.transport.call("GET", route("workspaces"))
 
-    def get_workspace(self, name: str) -> Dict[str, Any]:
+    async def get_workspace(self, name: str) -> Workspace:
         """Describe a workspace; "sandbox_id" is there while it runs."""
-        return self.transport.call("GET", workspace_path(name))
+        return await self.transport.call("GET", route("workspaces", name))
 
-    def suspend_workspace(self, name: str) -> Dict[str, Any]:
+    async def suspend_workspace(self, name: str) -> Workspace:
         """Save a workspace to disk and end its sandbox."""
-        return self.transport.call("POST", workspace_path(name, "/suspend"))
+        return await self.transport.call("POST", route("workspaces", name, "suspend"))
 
-    def resume_workspace(self, name: str) -> Dict[str, Any]:
+    async def resume_workspace(self, name: str) -> Workspace:
         """Let a suspended workspace run on."""
-        return self.transport.call("POST", workspace_path(name, "/resume"))
+        return await self.transport.call("POST", route("workspaces", name, "resume"))
 
-    def delete_workspace(self, name: str) -> None:
+    async def delete_workspace(self, name: str) -> None:
         """Remove a workspace and what was saved of it."""
-        self.transport.call("DELETE", workspace_path(name))
+        await self.transport.call("DELETE", route("workspaces", name))
 
     # Sandboxes
 
-    def spawn_sandboxes(
+    async def spawn_sandboxes(
         self,
         tag: str,
         n: int = 1,
         *,
-        live_fork: bool = False,
-        per_child_netns: bool = False,
-        prewarm: bool = False,
-        memory_limit_mib: Optional[int] = None,
-        timeout_secs: Optional[float] = None,
         idempotency_key: Optional[str] = None,
-    ) -> List[Dict[str, Any]]:
-        """Fork n children of a snapshot.
+        **fields: "Unpack[ForkFields]",
+    ) -> List[SandboxInfo]:
+        """Fork n children of a snapshot; see ForkFields for the rest.
 
-        timeout_secs is their lifetime. If only some can be started,
-        PartialSpawnError names them. With an idempotency_key, repeating the call
-        returns the same children.
+        If only some can be started, PartialSpawnError names them. With an
+        idempotency_key, repeating the call returns the same children.
         """
-        body = without_none(
-            snapshot_tag=tag,
-            n=n,
-            live_fork=live_fork or None,
-            per_child_netns=per_child_netns or None,
-            prewarm=prewarm or None,
-            memory_limit_mib=memory_limit_mib,
-            timeout_secs=timeout_secs,
-        )
-        return self._spawn(body, idempotency_key)
+        return await self._spawn({"snapshot_tag": tag, "n": n}, fields, idempotency_key)
 
-    def fork_sandbox(
+    async def fork_sandbox(
         self,
         id: str,
         n: int = 1,
         *,
-        prewarm: bool = False,
-        memory_limit_mib: Optional[int] = None,
-        timeout_secs: Optional[float] = None,
         idempotency_key: Optional[str] = None,
-    ) -> List[Dict[str, Any]]:
-        """Fork n children of a running sandbox as it is now; it goes on running."""
-        body = without_none(
-            from_sandbox=id,
-            n=n,
-            prewarm=prewarm or None,
-            memory_limit_mib=memory_limit_mib,
-            timeout_secs=timeout_secs,
-        )
-        return self._spawn(body, idempotency_key)
+        **fields: "Unpack[ForkFields]",
+    ) -> List[SandboxInfo]:
+        """Fork n children of a sandbox as it is now; it goes on running."""
+        return await self._spawn({"from_sandbox": id, "n": n}, fields, idempotency_key)
 
-    def _spawn(self, body: Dict[str, Any], idempotency_key: Optional[str]) -> List[Dict[str, Any]]:
-        headers = dict(JSON)
-        if idempotency_key is not None:
-            headers["Idempotency-Key"] = idempotency_key
-        answer = self.transport.call("POST", "/v1/sandboxes", body, headers)
+    async def _spawn(self, source: Dict[str, Any], fields: Mapping[str, Any], key: Optional[str]) -> List[SandboxInfo]:
+        body = {**source, **known(ForkFields, fields)}
+        headers = {} if key is None else {"Idempotency-Key": key}
+        # Who gives up before there is an answer does not know what to end, unless there
+        # is a key to ask again with.
+        speaker = self.transport.within(None) if key is None else self.transport
+        asking = speaker.call("POST", route("sandboxes"), body, headers)
+        if key is None:
+            with self.transport.talking():
+                answer = await self.transport.io.finish(asking, self._end_all, self.transport.limit)
+        else:
+            answer = await asking
         if isinstance(answer, dict):
-            raise PartialSpawnError(answer["sandboxes"], answer["errors"])
+            some = cast(Dict[str, List[Dict[str, Any]]], answer)
+            raise PartialSpawnError(some["sandboxes"], some["errors"])
         return answer
 
-    def list_sandboxes(self) -> List[Dict[str, Any]]:
-        """List the sandboxes, oldest first."""
-        return self.transport.call("GET", "/v1/sandboxes")
+    async def _end_all(self, answer: Any) -> None:
+        made = answer["sandboxes"] if isinstance(answer, dict) else answer
+        for info in cast(List[SandboxInfo], made):
+            await self.within(None).kill_sandbox(info["id"])
 
-    def get_sandbox(self, id: str) -> Dict[str, Any]:
+    async def list_sandboxes(
+        self,
+        metadata: Optional[Mapping[str, str]] = None,
+        state: Union[str, Sequence[str], None] = None,
+    ) -> List[SandboxInfo]:
+        """List the sandboxes, oldest first: all, or those with some metadata or in some states."""
+        states = [state] if isinstance(state, str) else state
+        pairs = [f"{key}={value}" for key, value in (metadata or {}).items()]
+        return await self.transport.call("GET", route("sandboxes", state=states, metadata=pairs))
+
+    async def get_sandbox(self, id: str) -> SandboxInfo:
         """Describe a sandbox."""
-        return self.transport.call("GET", box_path(id))
+        return await self.transport.call("GET", box_route(id))
 
-    def kill_sandbox(self, id: str) -> None:
-        """End a sandbox."""
-        self.transport.call("DELETE", box_path(id))
+    async def kill_sandbox(self, id: str) -> None:
+        """End a sandbox, running or paused."""
+        await self.transport.call("DELETE", box_route(id))
 
-    def branch_sandbox(
+    async def pause_sandbox(self, id: str) -> SandboxInfo:
+        """Save a sandbox to disk, processes included, so that it uses no memory."""
+        return await self.transport.call("POST", box_route(id, "pause"))
+
+    async def resume_sandbox(self, id: str, timeout_secs: Optional[float] = None) -> SandboxInfo:
+        """Let a paused sandbox go on; its lifetime begins anew. Of one that runs, nothing changes."""
+        return await self.transport.call("POST", box_route(id, "resume"), given(timeout_secs=timeout_secs))
+
+    async def set_sandbox_timeout(self, id: str, timeout_secs: Optional[float], extend: bool = False) -> SandboxInfo:
+        """Change how long a sandbox still lives, None for ever; with extend never to less."""
+        body = {"timeout_secs": timeout_secs, **given(extend=extend or None)}
+        return await self.transport.call("POST", box_route(id, "timeout"), body)
+
+    async def sandbox_metrics(self, id: str) -> Metrics:
+        """Tell what a sandbox uses."""
+        return await self.transport.call("GET", box_route(id, "metrics"))
+
+    async def branch_sandbox(
         self,
         id: str,
         tag: Optional[str] = None,
         mode: Optional[str] = None,
         wait: bool = True,
-    ) -> Dict[str, Any]:
-        """Make a snapshot of a running sandbox, which goes on running.
+    ) -> SnapshotInfo:
+        """Make a snapshot of a sandbox, which goes on running.
 
         mode is "live", the default, "diff" or "full". Without wait the answer comes
         as soon as the sandbox runs again; see wait_snapshot.
         """
-        body = without_none(tag=tag, mode=mode, wait=wait)
-        return self.transport.call("POST", box_path(id, "/branch"), body, JSON)
+        return await self.transport.call("POST", box_route(id, "branch"), given(tag=tag, mode=mode, wait=wait))
 
-    def rollback_sandbox(self, id: str, tag: str) -> Dict[str, Any]:
+    async def rollback_sandbox(self, id: str, tag: str) -> SandboxInfo:
         """Take a sandbox back, in place, to a snapshot that it descends from."""
-        return self.transport.call("POST", box_path(id, "/rollback"), {"snapshot_tag": tag}, JSON)
+        return await self.transport.call("POST", box_route(id, "rollback"), {"snapshot_tag": tag})
 
-    def exec_command(
+    async def exec_command(
         self,
         id: str,
         args: Sequence[str],
@@ -338,11 +403,11 @@ class Controller:
         user: Optional[str] = None,
         stdin: Optional[str] = None,
         output_limit_bytes: Optional[int] = None,
-    ) -> Dict[str, Any]:
+    ) -> ExecAnswer:
         """Run a command to its end: {"stdout", "stderr", "exit_code", …}."""
         if isinstance(args, str):
             raise TypeError("args must be a list of strings; for a shell, give ['/bin/sh', '-c', command]")
-        body = without_none(
+        body = given(
             args=list(args),
             timeout_secs=timeout_secs,
             env=None if env is None else dict(env),
@@ -351,25 +416,19 @@ class Controller:
             stdin=stdin,
             output_limit_bytes=output_limit_bytes,
         )
-        return self.transport.call("POST", box_path(id, "/exec"), body, JSON)
+        return await self.transport.call("POST", box_route(id, "exec"), body)
 
-    def eval_code(self, id: str, code: str, timeout_secs: Optional[float] = None) -> Dict[str, Any]:
+    async def eval_code(self, id: str, code: str, timeout_secs: Optional[float] = None) -> EvalAnswer:
         """Evaluate code in the warm runtime: {"result", "value", "error", …}."""
-        body = without_none(code=code, timeout_secs=timeout_secs)
-        return self.transport.call("POST", box_path(id, "/eval"), body, JSON)
+        return await self.transport.call("POST", box_route(id, "eval"), given(code=code, timeout_secs=timeout_secs))
 
-    def interrupt_sandbox(self, id: str) -> None:
+    async def interrupt_sandbox(self, id: str) -> None:
         """Interrupt the evaluation that runs in a sandbox."""
-        self.transport.call("POST", box_path(id, "/interrupt"))
+        await self.transport.call("POST", box_route(id, "interrupt"))
 
-    def ping_sandbox(self, id: str) -> Dict[str, Any]:
+    async def ping_sandbox(self, id: str) -> Ping:
         """Ask a sandbox for a sign of life."""
-        return self.transport.call("POST", box_path(id, "/ping"))
-
-
-def event_error(body: Mapping[str, Any]) -> ForkdError:
-    """Return the error that a stream has told."""
-    return ForkdError(body["error"], body["code"], body.get("hint", ""))
+        return await self.transport.call("POST", box_route(id, "ping"))
 
 
 def _hub(url: Optional[str], token: Optional[str]) -> Dict[str, Optional[str]]:

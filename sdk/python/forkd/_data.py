@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from typing import IO, Iterable, Iterator, Union
+from typing import IO, Any, AsyncIterable, AsyncIterator, Iterable, Union
 
 Data = Union[str, bytes, IO[bytes], Iterable[bytes]]
+AsyncData = Union[Data, AsyncIterable[bytes]]
 
-PIECE = 32 << 10
+PIECE = 64 << 10
 
 
-def pieces_of(data: Data) -> Iterator[bytes]:
-    """Cut data into pieces of a moderate size."""
+def whole(data: AsyncData) -> Union[bytes, None]:
+    """Return text and bytes as bytes, and None for what comes in pieces."""
     if isinstance(data, str):
-        data = data.encode()
+        return data.encode()
     if isinstance(data, (bytes, bytearray, memoryview)):
-        for i in range(0, len(data), PIECE):
-            yield bytes(data[i : i + PIECE])
+        return bytes(data)
+    return None
+
+
+async def pieces(data: AsyncData) -> AsyncIterator[bytes]:
+    """Cut data into pieces of a moderate size."""
+    source: Any = data
+    if hasattr(source, "__aiter__"):
+        async for item in source:
+            for piece in cut(item):
+                yield piece
         return
-    read = getattr(data, "read1", None) or getattr(data, "read", None)
+    read = getattr(source, "read1", None) or getattr(source, "read", None)
     if read is None:
-        for piece in data:  # type: ignore[union-attr]
-            yield from pieces_of(piece)
+        for item in (source,) if whole(source) is not None else source:
+            for piece in cut(item):
+                yield piece
         return
     while True:
-        piece = read(PIECE)
-        if not piece:
+        item = read(PIECE)
+        if not item:
             return
-        yield piece.encode() if isinstance(piece, str) else bytes(piece)
+        for piece in cut(item):
+            yield piece
+
+
+def cut(item: Union[str, bytes]) -> Iterable[bytes]:
+    """Cut what is in memory into pieces; none is empty."""
+    data = whole(item)
+    if data is None:
+        raise TypeError(f"data must be bytes or text, not {type(item).__name__}")
+    for i in range(0, len(data), PIECE):
+        yield data[i : i + PIECE]

@@ -1,31 +1,26 @@
-"""One child."""
+"""One sandbox, asynchronously."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Type, TypeVar
 
-from ._commands import Commands
-from ._controller import Controller
-from ._errors import EvalError, ForkdError, PartialSpawnError
-from ._files import Files
+from ._code import AsyncContexts, Execution, OnResult, evaluate, run_code
+from ._commands import AsyncCommands
+from ._controller import AsyncController, given, known
+from ._errors import NotFoundError, PartialSpawnError
+from ._files import AsyncFiles
+from ._opening import Opening
+from ._output import OnOutput
+from ._ports import AsyncPorts
+from ._records import ForkOptions, Metrics, Ping, SandboxInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT_TAG = "pyagent"
-
-
-class Repr(str):
-    """The text of a value that JSON cannot carry, as the runtime prints it."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The outcome of evaluated code that raised nothing."""
-
-    value: Any  # a Repr if JSON cannot carry it, None for statements
-    repr: Optional[str]  # as the runtime prints it, None for statements
-    stdout: str
-    stderr: str
+Self = TypeVar("Self", bound="AsyncSandbox")
 
 
 @dataclass(frozen=True)
@@ -42,119 +37,184 @@ class Branch:
         return self.tag
 
 
-class Sandbox:
+class AsyncSandbox:
     """A sandbox forked from a snapshot.
 
-    >>> with Sandbox(tag="pyagent") as box:
-    ...     box.eval("1 + 1")
+    >>> async with AsyncSandbox.create() as box:
+    ...     await box.eval("1 + 1")
     2
-
-    Leaving the with block ends the sandbox, whatever happened in it.
     """
 
-    def __init__(
-        self,
+    id: str
+    controller: AsyncController
+    commands: AsyncCommands
+    files: AsyncFiles
+    contexts: AsyncContexts
+    ports: AsyncPorts
+
+    def __init__(self, id: str, controller: AsyncController):
+        """Speak to the sandbox with an id, whether it exists or not."""
+        self.id = id
+        self.controller = controller
+        self._own = False  # the controller ends with the sandbox
+        transport = controller.transport
+        self.commands = AsyncCommands(transport, id)
+        self.files = AsyncFiles(transport, id)
+        self.contexts = AsyncContexts(transport, id)
+        self.ports = AsyncPorts(transport, id)
+
+    @classmethod
+    def create(
+        cls: "Type[AsyncSandbox]",
         tag: Optional[str] = None,
         url: Optional[str] = None,
         token: Optional[str] = None,
         *,
-        timeout: Optional[float] = None,
-        memory_limit_mib: Optional[int] = None,
-        prewarm: bool = False,
-        controller: Optional[Controller] = None,
-    ):
-        """Fork a sandbox.
+        controller: Optional[AsyncController] = None,
+        **options: "Unpack[ForkOptions]",
+    ) -> "Opening[AsyncSandbox]":
+        """Fork a sandbox: await it, or use it with "async with", which ends it.
 
-        tag is FORKD_TAG or "pyagent" by default. timeout ends the sandbox after
-        that many seconds. A controller, if given, is used and not closed.
+        tag is FORKD_TAG or "pyagent" by default; see ForkOptions for the options. A
+        controller, if given, is used and not closed. If this is cancelled, no
+        sandbox is left behind.
         """
-        self._bind(controller, url, token)
+        return Opening(cls._create(tag, url, token, controller, options), AsyncSandbox.kill)
+
+    @classmethod
+    async def _create(
+        cls: Type[Self],
+        tag: Optional[str],
+        url: Optional[str],
+        token: Optional[str],
+        controller: Optional[AsyncController],
+        options: ForkOptions,
+    ) -> Self:
+        name = tag or os.environ.get("FORKD_TAG") or DEFAULT_TAG
+        fields = fork_fields(options)
+        speaker = controller or AsyncController(url, token)
         try:
-            info = self.controller.spawn_sandboxes(
-                tag or os.environ.get("FORKD_TAG") or DEFAULT_TAG,
-                timeout_secs=timeout,
-                memory_limit_mib=memory_limit_mib,
-                prewarm=prewarm,
-            )[0]
+            info = (await speaker.spawn_sandboxes(str(name), **fields))[0]
         except BaseException:
-            self._close()
+            if controller is None:
+                await speaker.close()
             raise
-        self._name(info["id"])
+        return cls._of(info["id"], speaker, controller is None)
 
     @classmethod
     def connect(
-        cls,
+        cls: "Type[AsyncSandbox]",
         id: str,
         url: Optional[str] = None,
         token: Optional[str] = None,
         *,
-        controller: Optional[Controller] = None,
-    ) -> "Sandbox":
-        """Return the sandbox with an id, which must exist."""
-        self = cls.__new__(cls)
-        self._bind(controller, url, token)
+        controller: Optional[AsyncController] = None,
+    ) -> "Opening[AsyncSandbox]":
+        """Find the sandbox with an id, which must exist; nothing changes for it."""
+        return Opening(cls._connect(id, url, token, controller), AsyncSandbox.kill)
+
+    @classmethod
+    async def _connect(
+        cls: Type[Self],
+        id: str,
+        url: Optional[str],
+        token: Optional[str],
+        controller: Optional[AsyncController],
+    ) -> Self:
+        speaker = controller or AsyncController(url, token)
         try:
-            info = self.controller.get_sandbox(id)
+            info = await speaker.get_sandbox(id)
         except BaseException:
-            self._close()
+            if controller is None:
+                await speaker.close()
             raise
-        self._name(info["id"])
+        return cls._of(info["id"], speaker, controller is None)
+
+    @classmethod
+    def _of(cls: Type[Self], id: str, controller: AsyncController, own: bool) -> Self:
+        self = cls(id, controller)
+        self._own = own
         return self
-
-    def _bind(self, controller: Optional[Controller], url: Optional[str], token: Optional[str]) -> None:
-        self._own = controller is None
-        self.controller = controller or Controller(url, token)
-
-    def _name(self, id: str) -> None:
-        self.id = id
-        self.commands = Commands(self.controller, id)
-        self.files = Files(self.controller, id)
-
-    def _close(self) -> None:
-        if self._own:
-            self.controller.close()
 
     def __repr__(self) -> str:
-        return f"Sandbox({self.id!r})"
+        return f"{type(self).__name__}({self.id!r})"
 
-    def __enter__(self) -> "Sandbox":
+    async def __aenter__(self: Self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+    async def __aexit__(self, kind: Any, value: Any, traceback: Any) -> None:
         try:
-            self.kill()
-        except ForkdError:
+            await self.kill()
+        except Exception:
             # The error of the block, if there is one, is the one to show.
             if kind is None:
                 raise
 
-    def info(self) -> Dict[str, Any]:
-        """Describe the sandbox."""
-        return self.controller.get_sandbox(self.id)
+    def within(self: Self, secs: Optional[float]) -> Self:
+        """Return the same sandbox with a time limit for each call.
 
-    def eval(self, code: str, timeout: Optional[float] = None) -> Any:
-        """Evaluate code in the warm runtime and return its value.
-
-        A value that JSON cannot carry comes as a Repr, that is its text;
-        statements give None. An exception in the code raises EvalError. State is
-        kept from call to call.
+        A call that takes longer raises DeadlineError, and what it had begun is
+        stopped: a command is killed, a run is interrupted.
         """
-        return self.run_code(code, timeout).value
+        return type(self)(self.id, self.controller.within(secs))
 
-    def run_code(self, code: str, timeout: Optional[float] = None) -> Evaluation:
-        """Evaluate like eval, and return what the code printed too."""
-        answer = self.controller.eval_code(self.id, code, timeout)
-        error = answer["error"]
-        if error is not None:
-            raise EvalError(error["type"], error["message"], error["traceback"])
-        value = answer["result"]
-        if "value" in answer:
-            value = answer["value"]
-        elif value is not None:
-            value = Repr(value)
-        return Evaluation(value, answer["result"], answer["stdout"], answer["stderr"])
+    # Its life
 
-    def branch(self, tag: Optional[str] = None, mode: str = "live", wait: bool = True) -> Branch:
+    async def info(self) -> SandboxInfo:
+        """Describe the sandbox."""
+        return await self.controller.get_sandbox(self.id)
+
+    async def metrics(self) -> Metrics:
+        """Tell what the sandbox uses."""
+        return await self.controller.sandbox_metrics(self.id)
+
+    async def ping(self) -> Ping:
+        """Ask for a sign of life."""
+        return await self.controller.ping_sandbox(self.id)
+
+    async def set_timeout(self, secs: Optional[float], extend: bool = False) -> SandboxInfo:
+        """Change how long it still lives, None for ever; with extend never to less."""
+        return await self.controller.set_sandbox_timeout(self.id, secs, extend)
+
+    async def pause(self) -> SandboxInfo:
+        """Save it to disk, memory and processes included, so that it uses no memory.
+
+        It outlives the daemon and has no lifetime until it is resumed.
+        """
+        return await self.controller.pause_sandbox(self.id)
+
+    async def resume(self, timeout: Optional[float] = None) -> SandboxInfo:
+        """Let it go on where it was paused; its lifetime begins anew."""
+        return await self.controller.resume_sandbox(self.id, timeout)
+
+    async def kill(self) -> None:
+        """End the sandbox, running or paused. Ending one that has ended is fine."""
+        try:
+            await self.controller.kill_sandbox(self.id)
+        except NotFoundError:
+            pass
+        finally:
+            if self._own:
+                await self.controller.close()
+
+    # Copies
+
+    async def fork(self, n: int = 1, **options: "Unpack[ForkOptions]") -> "List[AsyncSandbox]":
+        """Return n children of the sandbox as it is now; it goes on running.
+
+        They have its processes, files, variables and environment, and nothing that it
+        does later. Either all are made or none. End them with kill, or each in a with
+        block.
+        """
+        try:
+            infos = await self.controller.fork_sandbox(self.id, n, **fork_fields(options))
+        except PartialSpawnError as err:
+            for info in err.sandboxes:
+                await AsyncSandbox(info["id"], self.controller).kill()
+            raise
+        return [AsyncSandbox(info["id"], self.controller) for info in infos]
+
+    async def branch(self, tag: Optional[str] = None, mode: str = "live", wait: bool = True) -> Branch:
         """Make a snapshot of the sandbox as it is now; it goes on running.
 
         tag is made up unless it is given. mode is "live" (what has changed since the
@@ -162,68 +222,76 @@ class Sandbox:
         once it is on disk) or "full" (all of it, standing on no other snapshot).
         Without wait the call returns as soon as the sandbox runs again.
         """
-        return _branch(self.controller.branch_sandbox(self.id, tag, mode, wait))
+        return _branch(await self.controller.branch_sandbox(self.id, tag, mode, wait))
 
-    def fork(
-        self,
-        n: int = 1,
-        *,
-        timeout: Optional[float] = None,
-        memory_limit_mib: Optional[int] = None,
-        prewarm: bool = False,
-    ) -> "List[Sandbox]":
-        """Return n children of the sandbox as it is now; it goes on running.
-
-        They have its processes, files and variables, and nothing that it does later.
-        Either all are made or none. End them with kill, or each in a with block.
-        """
-        try:
-            infos = self.controller.fork_sandbox(
-                self.id,
-                n,
-                timeout_secs=timeout,
-                memory_limit_mib=memory_limit_mib,
-                prewarm=prewarm,
-            )
-        except PartialSpawnError as err:
-            for child in self._children(err.sandboxes):
-                child.kill()
-            raise
-        return self._children(infos)
-
-    def _children(self, infos: List[Dict[str, Any]]) -> "List[Sandbox]":
-        children = []
-        for info in infos:
-            child = Sandbox.__new__(Sandbox)
-            child._bind(self.controller, None, None)
-            child._name(info["id"])
-            children.append(child)
-        return children
-
-    def rollback(self, tag: str) -> None:
+    async def rollback(self, tag: str) -> None:
         """Take the sandbox back, in place, to a snapshot that it descends from.
 
         That is the one it runs from, one that this stands on, or a branch of it.
         """
-        self.controller.rollback_sandbox(self.id, str(tag))
+        await self.controller.rollback_sandbox(self.id, str(tag))
 
-    def interrupt(self) -> None:
+    # Code
+
+    async def eval(self, code: str, timeout: Optional[float] = None) -> Any:
+        """Evaluate code in the warm runtime and return its value.
+
+        A value that JSON cannot carry comes as a Repr, that is its text;
+        statements give None. An exception in the code raises EvalError. State is
+        kept from call to call.
+        """
+        return await evaluate(self.controller.transport, self.id, code, timeout)
+
+    async def run_code(
+        self,
+        code: str,
+        timeout: Optional[float] = None,
+        *,
+        context: Optional[str] = None,
+        language: Optional[str] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        on_stdout: OnOutput = None,
+        on_stderr: OnOutput = None,
+        on_result: OnResult = None,
+    ) -> Execution:
+        """Run code like a cell of a notebook, and return all that it brought forth.
+
+        It runs in the context with that id, or in that of the language: "python", the
+        default, whose context is the warm runtime, "javascript" or "bash". cwd and user
+        are for a context that is made for this. The callbacks get text and Results as
+        they come. An exception in the code is in the result; a run that is
+        interrupted, cancelled or out of time is interrupted there, and state is kept.
+        """
+        request = given(
+            code=code,
+            timeout_secs=timeout,
+            context=context,
+            language=language,
+            cwd=cwd,
+            user=user,
+            env=None if env is None else dict(env),
+        )
+        return await run_code(self.controller.transport, self.id, request, on_stdout, on_stderr, on_result)
+
+    async def interrupt(self) -> None:
         """Interrupt the evaluation that is running; the runtime keeps its state."""
-        self.controller.interrupt_sandbox(self.id)
+        await self.controller.interrupt_sandbox(self.id)
 
-    def ping(self) -> Dict[str, Any]:
-        """Ask for a sign of life."""
-        return self.controller.ping_sandbox(self.id)
+    # Ports
 
-    def kill(self) -> None:
-        """End the sandbox. Ending one that has ended is fine."""
-        try:
-            self.controller.kill_sandbox(self.id)
-        except ForkdError as err:
-            if err.code != "not_found":
-                raise
-        finally:
-            self._close()
+    def get_url(self, port: int) -> str:
+        """Return the URL under which the daemon passes HTTP on to a port; see ports.url."""
+        return self.ports.url(port)
+
+
+def fork_fields(options: ForkOptions) -> Dict[str, Any]:
+    """Return what the API calls the options of a sandbox."""
+    fields = known(ForkOptions, options)
+    if "timeout" in fields:
+        fields["timeout_secs"] = fields.pop("timeout")
+    return fields
 
 
 def _branch(info: Mapping[str, Any]) -> Branch:

@@ -1,31 +1,48 @@
-"""HTTP over TCP or a Unix socket, on the standard library.
+"""Requests to one daemon over kept connections.
 
-Connections are kept and reused. One that the daemon has closed meanwhile is
-noticed before it is used, so that no request has to be repeated: repeating
-could run a command twice.
+A connection that the daemon has closed meanwhile is noticed before it is used, so
+that no request has to be repeated: repeating could run a command twice.
 """
 
 from __future__ import annotations
 
-import http.client
+import copy
 import json
 import os
-import select
 import socket
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Union
+from typing import (
+    Any,
+    AsyncContextManager,
+    AsyncGenerator,
+    AsyncIterator,
+    Dict,
+    Generator,
+    List,
+    Mapping,
+    Optional,
+    Union,
+)
 from urllib.parse import urlsplit
 
-from ._data import PIECE
-from ._errors import ConnectError, ForkdError
+from ._data import AsyncData, pieces, whole
+from ._errors import ConnectError, DeadlineError, ForkdError, UnavailableError, error_of
+from ._http1 import ProtocolError, Reply, chunk, request_head
+from ._io import CONNECT_SECS, IO, Address, Stream
 
 DEFAULT_URL = "http://127.0.0.1:8889"
-CONNECT_SECS = 10.0
 # A stream is never silent for longer than a few seconds while the daemon lives.
 STREAM_SECS = 60.0
 MAX_IDLE = 16
+
+JSON = {"Content-Type": "application/json"}
+LINES = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
+BYTES = {"Content-Type": "application/octet-stream"}
+
+Body = Union[AsyncData, None]
 
 
 def default_url() -> str:
@@ -43,230 +60,293 @@ def default_url() -> str:
     return f"unix://{path}" if chosen or Path(path).is_socket() else DEFAULT_URL
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP to a Unix socket."""
+def parse_url(url: str) -> Address:
+    """Return where the daemon with a URL listens."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.path and not parts.netloc:
+        return Address(path=parts.path)
+    if parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/"):
+        tls = parts.scheme == "https"
+        return Address(host=parts.hostname, port=parts.port or (443 if tls else 80), tls=tls)
+    raise ValueError(f"malformed URL of the daemon {url!r}: it must be http://host:port or unix:///path")
 
-    def __init__(self, path: str):
-        super().__init__("localhost", timeout=CONNECT_SECS)
-        self._path = path
 
-    def connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(self.timeout)
-        try:
-            sock.connect(self._path)
-        except BaseException:
-            sock.close()
-            raise
-        self.sock = sock
+class _Pool:
+    """Connections that wait for their next request. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: List[Stream] = []
+        self._pid = os.getpid()
+
+    def take(self) -> Optional[Stream]:
+        while True:
+            with self._lock:
+                if self._pid != os.getpid():  # they are the parent's
+                    self._idle, self._pid = [], os.getpid()
+                if not self._idle:
+                    return None
+                stream = self._idle.pop()
+            if not stream.pending():
+                return stream
+            stream.close()
+
+    def give(self, stream: Stream) -> None:
+        with self._lock:
+            if len(self._idle) < MAX_IDLE:
+                self._idle.append(stream)
+                return
+        stream.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for stream in idle:
+            stream.close()
 
 
 class Transport:
-    """Sends requests to one daemon. Safe for use from several threads."""
+    """Sends requests. Its coroutines are as blocking as the IO is."""
 
-    def __init__(self, url: Optional[str] = None, token: Optional[str] = None):
+    def __init__(self, io: IO, url: Optional[str] = None, token: Optional[str] = None):
+        self.io = io
         self.url = url or default_url()
-        self._token = token if token is not None else os.environ.get("FORKD_TOKEN", "")
-        parts = urlsplit(self.url)
-        if parts.scheme == "unix" and parts.path and not parts.netloc:
-            self._make = lambda: _UnixConnection(parts.path)
-        elif parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/"):
-            kind = http.client.HTTPConnection if parts.scheme == "http" else http.client.HTTPSConnection
-            host, port = parts.hostname, parts.port
-            self._make = lambda: kind(host, port, timeout=CONNECT_SECS)
-        else:
-            raise ValueError(f"malformed URL of the daemon {self.url!r}: it must be http://host:port or unix:///path")
-        self._idle: List[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
+        self.limit: Optional[float] = None  # seconds for each call
+        self._address = parse_url(self.url)
+        token = token if token is not None else os.environ.get("FORKD_TOKEN", "")
+        self._headers = {"Host": self._host()}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._pool = _Pool()
+
+    def _host(self) -> str:
+        at = self._address
+        if at.path:
+            return "localhost"
+        host = f"[{at.host}]" if ":" in at.host else at.host
+        return host if at.port == (443 if at.tls else 80) else f"{host}:{at.port}"
+
+    def within(self, secs: Optional[float]) -> "Transport":
+        """Return a transport whose calls have a time limit; connections are shared."""
+        other = copy.copy(self)
+        other.limit = secs
+        return other
 
     def close(self) -> None:
         """Drop idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for conn in idle:
-            conn.close()
+        self._pool.close()
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        headers: Optional[Dict[str, str]] = None,
-    ) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, headers: Optional[Mapping[str, str]] = None) -> Any:
         """Send JSON, return the JSON of the answer; None if it has no body."""
-        with self.exchange(method, path, json_body(body), headers) as answer:
-            data = answer.read()
-        if not data:
-            return None
-        try:
-            return json.loads(data)
-        except ValueError as err:
-            raise ForkdError(f"the answer is not JSON: {err}") from None
+        if body is not None:
+            body, headers = encode(body), {**JSON, **(headers or {})}
+        async with self.exchange(method, path, body, headers) as answer:
+            return await answer.json()
 
-    def download(self, path: str, to: IO[bytes]) -> int:
-        """Copy the body of an answer to a binary file and return its size."""
-        size = 0
-        with self.exchange("GET", path) as answer:
-            while True:
-                piece = answer.read(PIECE)
-                if not piece:
-                    return size
-                to.write(piece)
-                size += len(piece)
+    def lines(self, method: str, path: str, body: Any = None) -> "AsyncContextManager[Answer]":
+        """Send JSON and give an answer that is a stream of events."""
+        return self.exchange(method, path, None if body is None else encode(body), LINES, STREAM_SECS)
 
-    @contextmanager
-    def exchange(
+    @asynccontextmanager
+    async def exchange(
         self,
         method: str,
         path: str,
-        body: Union[bytes, Iterable[bytes], None] = None,
-        headers: Optional[Dict[str, str]] = None,
-        timeout: Optional[float] = None,
-    ) -> Iterator["Answer"]:
+        body: Body = None,
+        headers: Optional[Mapping[str, str]] = None,
+        quiet: Optional[float] = None,
+    ) -> "AsyncGenerator[Answer, None]":
         """Send a request and yield its answer; errors are raised.
 
         If the block is left before the answer was read to its end, the connection
-        is closed, which stops what the daemon was doing for it.
+        is closed, which stops what the daemon was doing for it. quiet is for how
+        many seconds nothing may come.
         """
-        conn = self.connect()
+        answer = await self.begin(method, path, body, headers, quiet)
         try:
-            conn.sock.settimeout(timeout)
-            answer = self._ask(conn, method, path, body, headers or {})
             yield answer
         except BaseException:
-            conn.close()
+            answer.stream.close()
             raise
-        self._give_back(conn, answer.is_complete())
+        self.end(answer)
 
-    def _ask(
+    async def begin(
         self,
-        conn: http.client.HTTPConnection,
         method: str,
         path: str,
-        body: Union[bytes, Iterable[bytes], None],
-        headers: Dict[str, str],
+        body: Body = None,
+        headers: Optional[Mapping[str, str]] = None,
+        quiet: Optional[float] = None,
     ) -> "Answer":
-        headers = {**self.headers(), **headers}
-        chunked = body is not None and not isinstance(body, bytes)
-        if chunked:
-            headers["Transfer-Encoding"] = "chunked"
-        with self.talking():
-            try:
-                conn.request(method, path, body, headers, encode_chunked=chunked)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it was refused before all of it was read; the answer says why
-            return self.answer(conn)
+        """Send a request and return its answer, which has to be ended."""
+        stream = await self.connect()
+        stream.limits.quiet = quiet
+        answer = Answer(stream, method, self)
+        try:
+            with self.talking():
+                await self._send(stream, method, path, body, headers or {})
+            await answer.begin()
+        except BaseException as err:
+            if isinstance(err, ForkdError) and answer.reply.complete:
+                self.end(answer)
+            else:
+                stream.close()
+            raise
+        return answer
 
-    def answer(self, conn: http.client.HTTPConnection) -> "Answer":
-        """Wait for the answer to a request; one with an error is raised."""
-        with self.talking():
-            resp = conn.getresponse()
-            if resp.status >= 400:
-                raise error_of(resp)
-        return Answer(resp, self)
+    def end(self, answer: "Answer") -> None:
+        """Keep the connection of an answer if it was read to its end, or else close it."""
+        if answer.reply.reusable:
+            self._pool.give(answer.stream)
+        else:
+            answer.stream.close()
+
+    async def _send(self, stream: Stream, method: str, path: str, body: Body, headers: Mapping[str, str]) -> None:
+        data = None if body is None else whole(body)
+        head = {**self._headers, **headers}
+        if data is not None:
+            head["Content-Length"] = str(len(data))
+        elif body is not None:
+            head["Transfer-Encoding"] = "chunked"
+        elif method != "GET":
+            head["Content-Length"] = "0"
+        try:
+            await stream.send(request_head(method, path, head) + (data or b""))
+            if body is not None and data is None:
+                await _send_pieces(stream, body)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it was refused before all of it was read; the answer says why
+
+    async def duplex(self, method: str, path: str, headers: Mapping[str, str]) -> Stream:
+        """Begin a request whose body is sent as chunks while its answer is read."""
+        stream = await self.connect()
+        try:
+            with self.talking():
+                head = {**self._headers, **headers, "Transfer-Encoding": "chunked"}
+                await stream.send(request_head(method, path, head))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     @contextmanager
-    def talking(self) -> Iterator[None]:
-        """Turn failures of the connection into ForkdError."""
+    def talking(self) -> Generator[None, None, None]:
+        """Turn failures of the connection into errors of forkd."""
         try:
             yield
         except ForkdError:
             raise
-        except (http.client.HTTPException, OSError) as err:
-            raise ForkdError(
-                f"talking to the daemon at {self.url}: {err or type(err).__name__}",
-                code="unavailable",
-            ) from err
+        except (TimeoutError, socket.timeout) as err:
+            raise DeadlineError(f"waiting for the daemon at {self.url}: nothing came within the time limit") from err
+        except (ProtocolError, OSError) as err:
+            raise UnavailableError(f"talking to the daemon at {self.url}: {err or type(err).__name__}") from err
 
-    def headers(self) -> Dict[str, str]:
-        """Return the headers of every request."""
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
-
-    def connect(self) -> http.client.HTTPConnection:
+    async def connect(self) -> Stream:
         """Return a connection, a kept one if possible."""
-        while True:
-            with self._lock:
-                conn = self._idle.pop() if self._idle else None
-            if conn is None:
-                break
-            if _alive(conn):
-                return conn
-            conn.close()
-        conn = self._make()
-        try:
-            conn.connect()
-        except OSError as err:
-            raise ConnectError(self.url, err) from err
-        return conn
+        stream = self._pool.take()
+        until = None if self.limit is None else time.monotonic() + self.limit
+        if stream is None:
+            wait = CONNECT_SECS if self.limit is None else min(CONNECT_SECS, max(self.limit, 0.001))
+            try:
+                stream = await self.io.connect(self._address, wait)
+            except OSError as err:
+                raise ConnectError(self.url, err) from err
+        stream.limits.until, stream.limits.quiet = until, None
+        return stream
 
-    def _give_back(self, conn: http.client.HTTPConnection, reusable: bool) -> None:
-        if reusable and conn.sock is not None:
-            with self._lock:
-                if len(self._idle) < MAX_IDLE:
-                    self._idle.append(conn)
-                    return
-        conn.close()
+
+async def _send_pieces(stream: Stream, body: AsyncData) -> None:
+    async for piece in pieces(body):
+        await stream.send(chunk(piece))
+        if stream.pending():
+            return  # the answer is here already, so the rest is not wanted
+    await stream.send(chunk(b""))
 
 
 class Answer:
-    """The body of a good answer."""
+    """An answer, as it comes in."""
 
-    def __init__(self, resp: http.client.HTTPResponse, transport: Transport):
-        self._resp = resp
+    def __init__(self, stream: Stream, method: str, transport: Transport):
+        self.stream = stream
+        self.reply = Reply(method)
         self._transport = transport
 
-    def read(self, size: Optional[int] = None) -> bytes:
-        """Read up to size bytes, or all."""
+    async def begin(self) -> None:
+        """Wait for the head of the answer; one with an error is raised."""
+        await self.head()
+        if self.reply.status >= 400:
+            raise _read_error(self.reply.status, self.reply.reason, await self.read(1 << 20))
+
+    async def head(self) -> None:
+        """Wait for the head of the answer."""
+        while not self.reply.status:
+            await self._more()
+
+    async def _more(self) -> None:
         with self._transport.talking():
-            return self._resp.read(size)
+            self.reply.feed(await self.stream.receive())
 
-    def events(self) -> Iterator[Dict[str, Any]]:
-        """Yield JSON objects, one a line; an empty line only says that more may come."""
+    async def read(self, limit: Optional[int] = None) -> bytes:
+        """Return the body, or no more than limit bytes of it."""
+        parts: List[bytes] = []
+        size = 0
+        async for piece in self.pieces():
+            parts.append(piece)
+            size += len(piece)
+            if limit is not None and size >= limit:
+                break
+        return b"".join(parts)[:limit]
+
+    async def json(self) -> Any:
+        """Return the value that the body holds, None if it is empty."""
+        content = await self.read()
+        try:
+            return json.loads(content) if content else None
+        except ValueError as err:
+            raise ForkdError(f"the answer is not JSON: {err}") from None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes."""
         while True:
-            with self._transport.talking():
-                line = self._resp.readline()
-            if not line.endswith(b"\n"):
-                return  # the end, or a line that was cut short
-            if line != b"\n":
-                yield json.loads(line)
+            piece = self.reply.take()
+            if piece:
+                yield piece
+            elif self.reply.complete:
+                return
+            else:
+                await self._more()
 
-    def is_complete(self) -> bool:
-        """Tell whether the connection can be used again."""
-        return self._resp.isclosed() and not self._resp.will_close
-
-
-def _alive(conn: http.client.HTTPConnection) -> bool:
-    """Tell whether nothing has come on an idle connection, not even its end."""
-    if conn.sock is None:
-        return False
-    poll = select.poll()
-    poll.register(conn.sock, select.POLLIN)
-    return not poll.poll(0)
-
-
-def json_body(body: Any) -> Optional[bytes]:
-    """Encode a body; None stays None."""
-    return None if body is None else json.dumps(body, allow_nan=False).encode()
+    async def events(self) -> AsyncIterator[Dict[str, Any]]:
+        """Yield JSON objects, one a line; one that tells of an error is raised."""
+        while True:
+            line = self.reply.take_line()
+            if line.strip():
+                event = json.loads(line)
+                if "error" in event:
+                    raise error_of(event["error"])
+                yield event
+            elif not line:
+                if self.reply.complete:
+                    return  # without a line that was cut short
+                await self._more()
 
 
-def error_of(resp: http.client.HTTPResponse) -> ForkdError:
-    """Read the error in an answer."""
-    data = resp.read(1 << 20)
+def encode(body: Any) -> bytes:
+    """Return the JSON of a body."""
+    return json.dumps(body, allow_nan=False).encode()
+
+
+def cut_off() -> ForkdError:
+    """Return the error of a stream that ends before it should."""
+    return UnavailableError("the daemon stopped answering half way")
+
+
+def _read_error(status: int, reason: str, content: bytes) -> ForkdError:
     try:
-        body = json.loads(data)
-        code, hint = body["code"], body.get("hint", "")
-        if code == "unauthorized":
-            hint = "set FORKD_TOKEN to the token of the daemon"  # which tells strangers nothing
-        return ForkdError(
-            body["error"],
-            code,
-            hint,
-            resp.status,
-            body.get("dependents"),
-        )
+        return error_of(json.loads(content), status)
     except (ValueError, KeyError, TypeError):
         return ForkdError(
-            f"the answer {resp.status} {resp.reason} is not one of forkd's",
+            f"the answer {status} {reason} is not one of forkd's",
             hint="check that FORKD_URL names a forkd daemon",
-            status=resp.status,
+            status=status,
         )

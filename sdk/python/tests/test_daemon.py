@@ -334,9 +334,11 @@ class TestEval(DaemonTest):
         self.assertEqual(box.eval("f(21)"), 42)
 
     def test_output(self):
-        box = self.sandbox()
-        outcome = box.run_code("import sys; print('out'); print('err', file=sys.stderr); 7")
-        self.assertEqual((outcome.stdout, outcome.stderr), ("out\n", "err\n"))
+        outcome = self.sandbox().run_code("import sys; print('out'); print('err', file=sys.stderr); 7")
+        self.assertEqual((outcome.stdout, outcome.stderr, outcome.text), ("out\n", "err\n", "7"))
+        self.assertIs(outcome.check(), outcome)
+        with self.assertRaises(EvalError):
+            self.sandbox().run_code("1 / 0").check()
 
     def test_exception(self):
         box = self.sandbox()

@@ -3,6 +3,7 @@ connections, odd URLs. They run against a small server of their own.
 """
 
 import http.server
+import io
 import json
 import os
 import socketserver
@@ -12,12 +13,17 @@ import unittest
 from datetime import datetime, timezone
 
 from forkd import ConnectError, Controller, EvalError, ForkdError, PartialSpawnError, Sandbox
-from forkd._commands import _Output
-from forkd._data import pieces_of
+from forkd._data import pieces
 from forkd._files import _file_info, _time
+from forkd._io import iterate, run
+from forkd._output import _Text
 from forkd._transport import default_url
 
 BOX = {"id": "sb-1", "snapshot_tag": "t"}
+
+
+def idle(controller):
+    return controller._core.transport._pool._idle
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -127,12 +133,12 @@ class TestConnections(FakeDaemon):
     def test_kept_and_noticed_when_closed(self):
         self.answer("GET", "/v1/sandboxes", 200, [])
         self.controller.list_sandboxes()
-        first = self.controller.transport._idle[0]
+        first = idle(self.controller)[0]
         self.controller.list_sandboxes()
-        self.assertIs(self.controller.transport._idle[0], first)
-        first.sock.shutdown(0)  # as if the daemon had closed it
+        self.assertIs(idle(self.controller)[0], first)
+        first._sock.shutdown(0)  # as if the daemon had closed it
         self.controller.list_sandboxes()
-        self.assertIsNot(self.controller.transport._idle[0], first)
+        self.assertIsNot(idle(self.controller)[0], first)
 
     def test_lost_request_is_not_repeated(self):
         self.server.answers["POST", "/v1/sandboxes/x/exec"] = lambda handler: (None, None)
@@ -207,10 +213,10 @@ class TestSandboxLife(FakeDaemon):
     def test_own_controller_is_closed_a_given_one_is_not(self):
         with Sandbox("t", self.url) as box:
             own = box.controller
-        self.assertEqual(own.transport._idle, [])
+        self.assertEqual(idle(own), [])
         with Sandbox("t", controller=self.controller):
             pass
-        self.assertEqual(len(self.controller.transport._idle), 1)
+        self.assertEqual(len(idle(self.controller)), 1)
 
     def test_fields_that_are_not_given_are_not_sent(self):
         Sandbox("t", controller=self.controller)
@@ -341,19 +347,19 @@ class TestPieces(unittest.TestCase):
 
     def test_pieces(self):
         big = bytes(100_000)
-        for data in (big, bytearray(big), memoryview(big), iter([big, b"", big[:0]])):
-            pieces = list(pieces_of(data))
-            self.assertEqual(b"".join(pieces), big)
-            self.assertLessEqual(max(map(len, pieces)), 32 << 10)
-        self.assertEqual(list(pieces_of("ü")), ["ü".encode()])
-        self.assertEqual(list(pieces_of(b"")), [])
+        for data in (big, bytearray(big), memoryview(big), iter([big, b"", big[:0]]), io.BytesIO(big)):
+            cut = list(iterate(pieces(data)))
+            self.assertEqual(b"".join(cut), big)
+            self.assertLessEqual(max(map(len, cut)), 64 << 10)
+        self.assertEqual(list(iterate(pieces("ü"))), ["ü".encode()])
+        self.assertEqual(list(iterate(pieces(b""))), [])
 
     def test_output_splits_no_character(self):
         seen = []
-        out = _Output(seen.append)
+        out = _Text(seen.append)
         for byte in "aü☃".encode() + b"\xff":
-            out.add(bytes([byte]))
-        out.end()
+            run(out.add(bytes([byte])))
+        run(out.end())
         self.assertEqual("".join(seen), "aü☃\ufffd")
         self.assertEqual(out.text(), "aü☃\ufffd")
 

@@ -1,0 +1,282 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	pythonSDK     = "../../sdk/python"
+	typeScriptSDK = "../../sdk/typescript"
+	conformance   = "../../sdk/conformance"
+)
+
+// The table of behaviours that all SDKs share, with each of them.
+func TestSDKConformance(t *testing.T) {
+	d := shared(t)
+	names := caseNames(t)
+	check := func(t *testing.T, env []string, program string, args ...string) {
+		if _, err := os.Stat(args[0]); err != nil { // so that "go test" knows when it has changed
+			t.Fatal(err)
+		}
+		out := runSDK(t, d, env, program, args...)
+		var passed []string
+		for line := range strings.Lines(out) {
+			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "ok "); ok {
+				passed = append(passed, name)
+			}
+		}
+		if !slices.Equal(passed, names) {
+			t.Errorf("%d of %d behaviours are as the table says:\n%s", len(passed), len(names), out)
+		}
+		boxes, err := d.Sandboxes(t.Context())
+		if err != nil || len(boxes) != 0 {
+			t.Errorf("the behaviours left %v, %v", boxes, err)
+		}
+	}
+	for _, face := range []string{"sync", "async"} {
+		t.Run("python-"+face, func(t *testing.T) {
+			check(t, nil, lookPath(t, "python3"), filepath.Join(conformance, "runner.py"), face)
+		})
+	}
+	t.Run("typescript", func(t *testing.T) {
+		env := []string{"FORKD_SDK=" + builtTypeScript(t)}
+		check(t, env, lookPath(t, "node"), filepath.Join(conformance, "runner.mjs"))
+	})
+}
+
+// The examples in the READMEs, each as a program of its own, and those in examples.
+func TestSDKExamples(t *testing.T) {
+	d := shared(t)
+	t.Run("python", func(t *testing.T) {
+		python := lookPath(t, "python3")
+		for i, example := range examples(t, pythonSDK, "python") {
+			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+				runSDK(t, d, nil, python, "-c", example)
+			})
+		}
+		programs, err := filepath.Glob("../../examples/*.py")
+		if err != nil || len(programs) == 0 {
+			t.Fatalf("there are no examples: %v", err)
+		}
+		for _, program := range programs {
+			t.Run(filepath.Base(program), func(t *testing.T) {
+				runSDK(t, d, nil, python, program)
+			})
+		}
+	})
+	t.Run("typescript", func(t *testing.T) {
+		node, sdk := lookPath(t, "node"), builtTypeScript(t)
+		for i, example := range examples(t, typeScriptSDK, "typescript") {
+			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+				// It is inside of the package, which may import itself by its name.
+				source := filepath.Join(sdk, fmt.Sprintf("example%d.mts", i+1))
+				if err := os.WriteFile(source, []byte(example), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				compileExample(t, sdk, source)
+				runSDK(t, d, nil, node, strings.TrimSuffix(source, ".mts")+".mjs")
+			})
+		}
+	})
+	boxes, err := d.Sandboxes(t.Context())
+	if err != nil || len(boxes) != 0 {
+		t.Errorf("the examples left %v, %v", boxes, err)
+	}
+}
+
+// The TypeScript SDK's own tests, which need no daemon.
+func TestTypeScriptSDK(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the SDK, which -short leaves out")
+	}
+	lookPath(t, "node")
+	lock, err := os.ReadFile(filepath.Join(typeScriptSDK, "package-lock.json"))
+	if err != nil || bytes.Contains(lock, []byte("://")) {
+		t.Errorf("package-lock.json names a registry, or cannot be read: %v", err)
+	}
+	dir := typeScriptBuild(t, t.TempDir())
+	npm(t, dir, "test")
+}
+
+// runSDK runs a program that finds the shared daemon, and returns what it wrote. It
+// must end well.
+func runSDK(t *testing.T, d *daemon, env []string, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(withoutForkd(), "PYTHONDONTWRITEBYTECODE=1", "FORKD_URL="+d.tcp, "FORKD_TAG="+tag)
+	if path, err := filepath.Abs(pythonSDK); err == nil {
+		cmd.Env = append(cmd.Env, "PYTHONPATH="+path)
+	}
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", cmd, err, out)
+	}
+	return string(out)
+}
+
+// withoutForkd returns the environment without what would lead to another daemon.
+func withoutForkd() []string {
+	return slices.DeleteFunc(os.Environ(), func(setting string) bool { return strings.HasPrefix(setting, "FORKD_") })
+}
+
+func caseNames(t *testing.T) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(conformance, "cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ Name string }
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		names = append(names, c.Name)
+	}
+	if sorted := slices.Sorted(slices.Values(names)); len(names) == 0 || len(slices.Compact(sorted)) != len(names) {
+		t.Fatalf("the table has no cases, or two of a name: %q", names)
+	}
+	return names
+}
+
+// examples returns the blocks of a language in the README of an SDK.
+func examples(t *testing.T, sdk, language string) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(sdk, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllSubmatch(text, -1) {
+		blocks = append(blocks, string(match[1]))
+	}
+	if len(blocks) == 0 {
+		t.Fatalf("the README of %s has no examples", sdk)
+	}
+	return blocks
+}
+
+// compileExample checks the types of a TypeScript program and makes the JavaScript
+// program beside it.
+func compileExample(t *testing.T, sdk, source string) {
+	t.Helper()
+	config, err := json.Marshal(map[string]any{
+		"compilerOptions": map[string]any{
+			"strict": true, "target": "es2022", "module": "nodenext",
+			"lib": []string{"es2022", "dom"}, "types": []string{},
+		},
+		"files": []string{source},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := strings.TrimSuffix(source, ".mts") + ".json"
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	npm(t, sdk, "exec", "--", "tsc", "-p", path)
+}
+
+func lookPath(t *testing.T, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Skipf("there is no %s on this host: %v", program, err)
+	}
+	return path
+}
+
+// builtTypeScript returns the directory of the TypeScript SDK, built outside of the
+// source tree. The build is kept with the homes, and used until its sources change.
+func builtTypeScript(t *testing.T) string {
+	t.Helper()
+	return typeScriptBuild(t, suite.base)
+}
+
+func typeScriptBuild(t *testing.T, base string) string {
+	t.Helper()
+	lookPath(t, "npm")
+	dir := filepath.Join(base, "typescript")
+	sum, err := copyTree(typeScriptSDK, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := filepath.Join(dir, "dist", "sources")
+	if made, err := os.ReadFile(mark); err == nil && string(made) == sum {
+		return dir
+	}
+	npm(t, dir, "ci", "--no-audit", "--no-fund")
+	npm(t, dir, "run", "build")
+	if err := os.WriteFile(mark, []byte(sum), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// npm runs npm, and skips the test if the registry that it is set up for cannot be
+// reached.
+func npm(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "npm", args...)
+	cmd.Dir, cmd.Env = dir, withoutForkd()
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return
+	}
+	for _, sign := range []string{"ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "E403", "E502", "E503"} {
+		if args[0] == "ci" && bytes.Contains(out, []byte(sign)) {
+			t.Skipf("the npm registry does not answer, and the TypeScript compiler comes from there:\n%s", out)
+		}
+	}
+	t.Fatalf("%s: %v\n%s", cmd, err, out)
+}
+
+// copyTree copies the files of a directory that belong to its sources, and returns
+// their hash.
+func copyTree(from, to string) (sum string, err error) {
+	hash := sha256.New()
+	err = filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if rel == "node_modules" || rel == "dist" {
+				return fs.SkipDir
+			}
+			if rel != "." { // what was removed from the sources is removed there
+				if err := os.RemoveAll(filepath.Join(to, rel)); err != nil {
+					return err
+				}
+			}
+			return os.MkdirAll(filepath.Join(to, rel), 0o755)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(hash, "%q %d\n%s", rel, len(data), data)
+		return os.WriteFile(filepath.Join(to, rel), data, 0o600)
+	})
+	return hex.EncodeToString(hash.Sum(nil)), err
+}
