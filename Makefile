@@ -5,19 +5,20 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 N       ?= 100
 
-AGENT   := cmd/forkd/guest/forkd-agent.riscv64
+AGENT   := cmd/forkd/guest/forkd-agent
+GUESTS  := riscv64 amd64
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart bench bench-qemu test test-go-std lockstep race check generate clean
+.PHONY: help build quickstart bench bench-qemu bench-e2b test test-kvm test-go-std lockstep race check generate clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build bin/forkd with the guest agent inside
-	GOOS=linux GOARCH=riscv64 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(AGENT) ./cmd/forkd-agent
+build: ## build bin/forkd with the guest agents inside
+	for arch in $(GUESTS); do GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(AGENT).$$arch ./cmd/forkd-agent || exit; done
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/forkd ./cmd/forkd
 
 quickstart: build ## from nothing to N running children (N=100)
@@ -29,8 +30,14 @@ bench: build ## measure this host
 bench-qemu: build ## compare with QEMU on this host (needs qemu-system-misc)
 	$(GO) run ./bench/qemu -json bench/qemu/result.json
 
+bench-e2b: build ## measure what users of E2B's npm package feel (needs node and npm)
+	$(GO) run ./bench/e2b -forkd bin/forkd -home '$(E2B_HOME)'
+
 test: build ## run the whole test suite
 	$(GO) test ./...
+
+test-kvm: ## run the tests of the engine kvm, in an emulated host (needs qemu-system-x86)
+	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/engine/kvm ./internal/e2e/kvm
 
 test-go-std: build ## run many of Go's own tests in a guest, on both executors
 	FORKD_TEST_GO_STD=1 $(GO) test -timeout 3h -run TestGoStandardLibrary -v ./internal/e2e
@@ -50,4 +57,4 @@ generate: ## regenerate what comes from api/openapi.yaml
 	$(GO) generate ./...
 
 clean: ## remove what was built
-	rm -rf bin $(AGENT)
+	rm -rf bin $(AGENT).*

@@ -52,6 +52,7 @@ var suite struct {
 	base   string // homes and programs
 	keep   bool   // base outlives the run
 	bin    string // the program
+	agent  string // hash of the guest's part of it
 	daemon *daemon
 	skip   string // why there can be no tests
 	failed bool   // to prepare
@@ -112,7 +113,8 @@ func prepare() error {
 	if suite.daemon, err = startDaemon(home); err != nil {
 		return err
 	}
-	return makeSnapshot(suite.daemon, filepath.Join(home, "e2e-key"), key)
+	suite.agent = key
+	return makeSnapshot(suite.daemon, snapshotRequest)
 }
 
 // build builds the program as the Makefile does, without writing into the source
@@ -172,27 +174,27 @@ func noteSources(root string) error {
 	})
 }
 
-// makeSnapshot makes the shared snapshot, unless a run before this one has left
-// it, made by the same agent from the same request.
-func makeSnapshot(d *daemon, keyFile, agent string) error {
+// makeSnapshot makes a snapshot that outlives this run, unless a run before this
+// one has left it, made by the same agent from the same request.
+func makeSnapshot(d *daemon, req client.SnapshotRequest) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
-	request, err := json.Marshal(snapshotRequest)
+	request, err := json.Marshal(req)
 	if err != nil {
 		return err
 	}
-	key := agent + string(request)
-	if have, err := d.Snapshot(ctx, tag); err == nil {
+	keyFile, key := filepath.Join(d.home, "e2e-key"), suite.agent+string(request)
+	if have, err := d.Snapshot(ctx, req.Tag); err == nil {
 		if made, _ := os.ReadFile(keyFile); string(made) == key && have.Bootable {
 			return nil
 		}
-		if _, err := d.RemoveSnapshot(ctx, tag, client.RemoveOptions{}); err != nil {
+		if _, err := d.RemoveSnapshot(ctx, req.Tag, client.RemoveOptions{}); err != nil {
 			return err
 		}
 	}
 	os.Remove(keyFile)
 	start := time.Now()
-	if _, err := d.CreateSnapshot(ctx, snapshotRequest, nil); err != nil {
+	if _, err := d.CreateSnapshot(ctx, req, nil); err != nil {
 		if unreachable := probeMirror(); unreachable != nil {
 			suite.skip = fmt.Sprintf("no Debian mirror to make a snapshot from: %v", unreachable)
 			return nil

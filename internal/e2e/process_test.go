@@ -164,7 +164,15 @@ func cloneHome(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(to) })
-	for _, dir := range []string{"cache", "images", "snapshots", "layers"} {
+	if err := linkHome(from, to, "cache", "images", "snapshots", "layers"); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// linkHome makes some directories of a home those of another, by hard links.
+func linkHome(from, to string, dirs ...string) error {
+	for _, dir := range dirs {
 		err := filepath.Walk(filepath.Join(from, dir), func(path string, info os.FileInfo, err error) error {
 			if err != nil {
 				return err
@@ -176,10 +184,10 @@ func cloneHome(t *testing.T) string {
 			return os.Link(path, target)
 		})
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	return to
+	return nil
 }
 
 // ownFile replaces a hard link by a copy.

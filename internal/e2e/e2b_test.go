@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+// e2bSuite is where the programs lie that use E2B's packages.
+const e2bSuite = "../../conformance/e2b"
+
+// e2bKey is the daemon's token: E2B's packages send only keys of this form.
+const e2bKey = "e2b_0123456789abcdef0123456789abcdef01234567"
+
+// e2bRequest is of the snapshot that E2B's default templates stand for.
+var e2bRequest = client.SnapshotRequest{
+	Tag:      tag,
+	Packages: []string{"nodejs", "python3-matplotlib"},
+	Modules:  &[]string{"numpy", "matplotlib.pyplot"},
+}
+
+// TestE2BPackages drives the official packages of E2B, as they are published,
+// against a daemon: every test of the suite, with two generations of them.
+//
+// field case 133
+func TestE2BPackages(t *testing.T) {
+	d := e2bDaemon(t)
+	for _, generation := range []string{"old", "new"} {
+		t.Run(generation, func(t *testing.T) {
+			dir := installE2B(t, generation)
+			start := time.Now()
+			runE2B(t, d, dir)
+			fmt.Printf("E2B's %s packages took %s\n", generation, time.Since(start).Round(100*time.Millisecond))
+		})
+	}
+}
+
+// e2bDaemon starts a daemon whose default snapshot has what E2B's templates have.
+func e2bDaemon(t *testing.T) *daemon {
+	t.Helper()
+	from := shared(t).home
+	home := filepath.Join(suite.base, "e2b")
+	if _, err := os.Stat(home); err != nil {
+		if err := linkHome(from, home, "cache", "images"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := serve(t, home, "FORKD_TOKEN="+e2bKey)
+	if err := makeSnapshot(d, e2bRequest); err != nil {
+		t.Fatal(err)
+	}
+	if suite.skip != "" {
+		t.Skip(suite.skip)
+	}
+	return d
+}
+
+// installE2B makes a directory with the suite and a generation of the packages,
+// in the versions that its lock file pins.
+func installE2B(t *testing.T, generation string) string {
+	t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("there is no npm to install E2B's packages with")
+	}
+	dir := filepath.Join(suite.base, "e2b-packages", generation)
+	files, err := filepath.Glob(filepath.Join(e2bSuite, "*.*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no suite in %s: %v", e2bSuite, err)
+	}
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		files = append(files, filepath.Join(e2bSuite, generation, name))
+	}
+	old, _ := os.ReadFile(filepath.Join(dir, "package-lock.json"))
+	lock, err := os.ReadFile(filepath.Join(e2bSuite, generation, "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node_modules/e2b")); err != nil || !bytes.Equal(old, lock) {
+		install(t, dir, filepath.Join(e2bSuite, generation))
+	}
+	for _, from := range files {
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(from)), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// install installs what a lock file pins into a new directory. Without a
+// registry, there is nothing to test with.
+func install(t *testing.T, dir, from string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(from))); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return
+	}
+	os.RemoveAll(dir)
+	unreachable := []string{"ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "E403", "E503"}
+	if ctx.Err() != nil || slices.ContainsFunc(unreachable, func(code string) bool { return bytes.Contains(out, []byte(code)) }) {
+		t.Skipf("E2B's packages cannot be installed here: %v\n%s", err, out)
+	}
+	t.Fatalf("npm ci: %v\n%s", err, out)
+}
+
+// e2bResult is a line of the suite's report.
+type e2bResult struct {
+	File, Name  string
+	Skip, Error *string
+	MS          int
+}
+
+// runE2B runs the suite in a directory and makes each of its tests one of t's.
+func runE2B(t *testing.T, d *daemon, dir string) {
+	t.Helper()
+	page, err := filepath.Abs("../../docs/e2b.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := filepath.Glob(filepath.Join(dir, "*.test.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(limited(t, 10*time.Minute), "node",
+		append([]string{"--test", "--test-concurrency=3", "--test-reporter=./reporter.mjs"}, tests...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "E2B_API_URL="+d.tcp, "E2B_SANDBOX_URL="+d.tcp, "E2B_API_KEY="+e2bKey, "E2B_COMPATIBILITY_PAGE="+page)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, runErr := cmd.Output()
+	ran := map[string]bool{}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		var r e2bResult
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("the report has the line %q: %v", lines.Text(), err)
+		}
+		ran[r.File] = true
+		t.Run(strings.TrimSuffix(r.File, ".test.mjs")+": "+r.Name, func(t *testing.T) {
+			switch {
+			case r.Error != nil:
+				t.Errorf("after %d ms: %s", r.MS, *r.Error)
+			case r.Skip != nil:
+				t.Skip(*r.Skip)
+			}
+		})
+	}
+	for _, file := range tests {
+		if !ran[filepath.Base(file)] {
+			t.Errorf("no test of %s ran: %v\n%s", filepath.Base(file), runErr, stderr.String())
+		}
+	}
+	if runErr != nil && !t.Failed() {
+		t.Errorf("the suite failed: %v\n%s", runErr, stderr.String())
+	}
+}

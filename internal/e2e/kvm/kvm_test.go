@@ -1,0 +1,153 @@
+//go:build linux && amd64
+
+// Package kvm tests the whole of forkd on the engine kvm: a Debian guest boots, Python
+// is warmed, a snapshot is frozen, and children of it compute. On a host without KVM
+// all that happens in an emulated one, where it takes minutes, so it is done only when
+// FORKD_TEST_KVM is set.
+package kvm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/forkd-dev/forkd/internal/hosttest"
+	"github.com/forkd-dev/forkd/internal/image"
+)
+
+// base has the program, and the home with an image in it. The tests inside have it in
+// the same place.
+var base = filepath.Join(os.TempDir(), "forkd-test-kvm")
+
+func TestMain(m *testing.M) {
+	if os.Getenv(enabled) == "" {
+		os.Exit(m.Run())
+	}
+	hosttest.Main(m, hosttest.Files{Prepare: prepare, MemoryMiB: 4096})
+}
+
+const enabled = "FORKD_TEST_KVM"
+
+func program() string { return filepath.Join(base, "forkd") }
+func home() string    { return filepath.Join(base, "home") }
+
+// prepare builds the program as the Makefile does, and an image, for which there is no
+// network in an emulated host.
+func prepare(ctx context.Context) ([]string, error) {
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(home(), 0o700); err != nil {
+		return nil, err
+	}
+	agent, overlay := filepath.Join(base, "agent"), filepath.Join(base, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{
+		filepath.Join(root, "cmd/forkd/guest/forkd-agent.amd64"): agent,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		return nil, err
+	}
+	for _, args := range [][]string{
+		{"-buildvcs=false", "-ldflags=-s -w", "-o", agent, "./cmd/forkd-agent"},
+		{"-overlay", overlay, "-ldflags=-s -w -X main.version=e2e", "-o", program(), "./cmd/forkd"},
+	} {
+		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("building: %w: %s", err, out)
+		}
+	}
+	code, err := os.ReadFile(agent)
+	if err != nil {
+		return nil, err
+	}
+	img, err := image.Build(ctx, image.Options{Home: home(), Arch: "amd64", Agent: code})
+	if err != nil {
+		return nil, err
+	}
+	return []string{program(), img.Dir}, nil
+}
+
+// forkd runs the command line and returns what it prints.
+func forkd(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program(), args...)
+	cmd.Env = append(os.Environ(), "FORKD_HOME="+home(), "FORKD_ENGINE=kvm")
+	var out, messages bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &messages
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("forkd %s: %w: %s", strings.Join(args, " "), err, messages.String())
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+func want(t *testing.T, expected string, args ...string) {
+	t.Helper()
+	got, err := forkd(t, args...)
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(home(), "daemon.log"))
+		t.Fatalf("%v; the daemon's log:\n%s", err, log)
+	}
+	if got != expected {
+		t.Errorf("forkd %s: %q, want %q", strings.Join(args, " "), got, expected)
+	}
+}
+
+// TestKVM goes the way of a user: a snapshot, children that differ, a branch of one of
+// them in the middle of its work, a child of the branch, and a limit that this engine
+// cannot keep.
+func TestKVM(t *testing.T) {
+	if os.Getenv(enabled) == "" {
+		t.Skipf("set %s=1: without KVM it takes minutes", enabled)
+	}
+	hosttest.Need(t)
+	t.Cleanup(func() { exec.Command(program(), "stop").Run() })
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := forkd(t, args...)
+		if err != nil {
+			log, _ := os.ReadFile(filepath.Join(home(), "daemon.log"))
+			t.Fatalf("%v; the daemon's log:\n%s", err, log)
+		}
+		return out
+	}
+	must("snapshot", "--tag", "py", "--memory-mib", "256")
+	ids := strings.Fields(must("fork", "--tag", "py", "-n", "3", "--quiet"))
+	if len(ids) != 3 {
+		t.Fatalf("forked %q", ids)
+	}
+	for i, id := range ids {
+		want(t, fmt.Sprint(i*i), "eval", "--child", id, "--", fmt.Sprintf("(x := %d) ** 2", i))
+	}
+	for i, id := range ids {
+		want(t, fmt.Sprint(i), "eval", "--child", id, "--", "x")
+	}
+	want(t, "x86_64", "exec", "--child", ids[0], "--", "uname", "-m")
+	seen := map[string]bool{}
+	for _, id := range ids {
+		seen[must("exec", "--child", id, "--", "cat", "/proc/sys/kernel/random/boot_id", "/etc/machine-id")] = true
+		seen[must("eval", "--child", id, "--", "__import__('random').random(), numpy.random.rand()")] = true
+	}
+	if len(seen) != 2*len(ids) {
+		t.Errorf("children have identities in common: %v", seen)
+	}
+	must("exec", "--child", ids[2], "--", "sh", "-c", "echo kept > /root/file")
+	must("snapshot", "--from-sandbox", ids[2], "--tag", "branch")
+	want(t, "3", "eval", "--child", ids[2], "--", "x + 1")
+	child := must("fork", "--tag", "branch", "--quiet")
+	want(t, "2", "eval", "--child", child, "--", "x")
+	want(t, "kept", "exec", "--child", child, "--", "cat", "/root/file")
+	if _, err := forkd(t, "fork", "--tag", "py", "--memory-limit-mib", "64"); err == nil || !strings.Contains(err.Error(), "cannot limit") {
+		t.Errorf("a memory limit: %v", err)
+	}
+}

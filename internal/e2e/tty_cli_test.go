@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal returns both ends of a terminal of this machine.
+func openTerminal(t *testing.T, cols, rows uint16) (ours, theirs *os.File) {
+	t.Helper()
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("this machine has no terminals to test with: %v", err)
+	}
+	t.Cleanup(func() { ours.Close() })
+	if err := unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	setSize(t, ours, cols, rows)
+	return ours, theirs
+}
+
+func setSize(t *testing.T, terminal *os.File, cols, rows uint16) {
+	t.Helper()
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// typist is somebody in front of a terminal in which forkd runs.
+type typist struct {
+	t    *testing.T
+	term *os.File
+	seen bytes.Buffer
+	done chan error
+}
+
+func (d *daemon) typist(t *testing.T, cols, rows uint16, args ...string) *typist {
+	t.Helper()
+	ours, theirs := openTerminal(t, cols, rows)
+	cmd := forkd(d.home, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	t.Cleanup(func() { cmd.Process.Kill() })
+	y := &typist{t: t, term: ours, done: make(chan error, 1)}
+	go func() { y.done <- cmd.Wait() }()
+	return y
+}
+
+func (y *typist) types(keys string) {
+	y.t.Helper()
+	if _, err := y.term.WriteString(keys); err != nil {
+		y.t.Fatal(err)
+	}
+}
+
+// sees waits until the screen has something new that matches.
+func (y *typist) sees(pattern string) string {
+	y.t.Helper()
+	want := regexp.MustCompile(pattern)
+	buf := make([]byte, 4096)
+	y.term.SetReadDeadline(time.Now().Add(patience))
+	for {
+		if at := want.FindIndex(y.seen.Bytes()); at != nil {
+			return string(bytes.Clone(y.seen.Next(at[1])[at[0]:]))
+		}
+		n, err := y.term.Read(buf)
+		y.seen.Write(buf[:n])
+		if err != nil {
+			if at := want.FindIndex(y.seen.Bytes()); at != nil {
+				return ""
+			}
+			y.t.Fatalf("waiting for %q: %v; the screen has %q", pattern, err, y.seen.String())
+		}
+	}
+}
+
+// A terminal here is the screen and the keyboard of one in a sandbox: keys go there
+// one by one, also those that are signals, its size follows, and it can be left and
+// come back to.
+func TestTerminalOfACommandLine(t *testing.T) {
+	d := shared(t)
+	id := d.fork(t, 1)[0]
+	y := d.typist(t, 77, 11, "exec", "-c", id, "-t", "--name", "shell", "-e", "PS1=% ", "sh", "-i")
+	y.sees("% ")
+	y.types("stty size\r")
+	y.sees(`11 77\r\n`)
+	setSize(t, y.term, 100, 40)
+	for range 50 { // the change travels on its own
+		y.types("stty size\r")
+		if y.sees(`\d+ \d+\r\n`) == "40 100\r\n" {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	y.types("sleep 1000\r")
+	y.sees("sleep 1000")
+	time.Sleep(200 * time.Millisecond)
+	y.types("\x03")
+	y.sees("% ")
+	y.types("x=kept; echo $((6*7))\r")
+	y.sees("42")
+	y.types("\x1d")
+	y.sees("left process [0-9]+, which goes on")
+	if err := <-y.done; err != nil {
+		t.Errorf("leaving: %v", err)
+	}
+	z := d.typist(t, 77, 11, "attach", "-c", id, "shell")
+	z.types("echo still $x; exit 5\r")
+	z.sees("still kept")
+	if err := <-z.done; err == nil || !strings.Contains(err.Error(), "exit status 5") {
+		t.Errorf("the shell's end: %v", err)
+	}
+	// Whose terminal goes away is hung up.
+	h := d.typist(t, 77, 11, "exec", "-c", id, "-t", "--name", "hung", "sh", "-i")
+	h.sees("# ")
+	h.term.Close()
+	<-h.done
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		list, err := d.Processes(limited(t, patience), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running := 0
+		for _, p := range list {
+			if p.Exit == nil {
+				running++
+			}
+		}
+		if running == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", list)
+		}
+	}
+}
+
+// A port here leads to one in a sandbox.
+func TestPortForward(t *testing.T) {
+	d := shared(t)
+	id := d.fork(t, 1)[0]
+	d.server(t, id, `
+import socket
+s = socket.create_server(("127.0.0.1", 9000))
+while True:
+    c, _ = s.accept()
+    c.sendall(c.recv(100).upper()); c.close()
+`, 9000)
+	cmd := forkd(d.home, "port-forward", id, "0:9000")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	line := make([]byte, 100)
+	n, err := out.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, _, ok := strings.Cut(string(line[:n]), " -> 9000\n")
+	if !ok {
+		t.Fatalf("it says %q", line[:n])
+	}
+	for range 3 {
+		if got := ask(t, addr, "hello"); got != "HELLO" {
+			t.Errorf("%q", got)
+		}
+	}
+	if err := d.Kill(limited(t, patience), id); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, addr, "hello"); got != "" {
+		t.Errorf("a sandbox that is gone says %q", got)
+	}
+	cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "130") {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+}
+
+// ask sends a line to an address and returns all that comes back.
+func ask(t *testing.T, addr, line string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	io.WriteString(conn, line)
+	got, _ := io.ReadAll(conn)
+	return string(got)
+}
