@@ -55,7 +55,7 @@ var basePackages = []string{
 	"mawk", "libblas3", "liblapack3",
 	"bash", "ca-certificates", "coreutils", "curl", "dash", "diffutils", "findutils", "git", "grep",
 	"gzip", "hostname", "less", "libc-bin", "mount", "procps", "python3", "python3-numpy",
-	"python3-pip", "sed", "tar", "util-linux",
+	"python3-pip", "sed", "sudo", "tar", "util-linux",
 }
 
 // guestModules are what the agent needs before it can mount the root and talk

@@ -19,9 +19,10 @@
 //     and /etc/gshadow with every password locked, /root mode 0700 with the
 //     skeleton's dot files, /etc/shells;
 //   - an ordinary account "user", number 1000, with /home/user and the skeleton's
-//     dot files;
-//   - /etc/nsswitch.conf, /etc/profile and the other files that base-files,
-//     libc-bin and libpam-runtime keep as templates; /etc/pam.d/common-*;
+//     dot files, which sudo lets become root without a password;
+//   - /etc/nsswitch.conf and the other files that base-files, libc-bin and
+//     libpam-runtime keep as templates; /etc/pam.d/common-*; an /etc/profile of our
+//     own, which starts no programs;
 //   - /etc/hosts, /etc/hostname, an empty /etc/resolv.conf and /etc/machine-id
 //     for the guest's first process to fill, /etc/mtab, /etc/localtime (UTC);
 //   - alternatives (awk, pager, which, libblas.so.3, cc, ...): the commands that
