@@ -34,7 +34,7 @@ bench-e2b: build ## measure what users of E2B's npm package feel (needs node and
 	$(GO) run ./bench/e2b -forkd bin/forkd -home '$(E2B_HOME)'
 
 test: build ## run the whole test suite
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 
 test-kvm: ## run the tests of the engine kvm, in an emulated host (needs qemu-system-x86)
 	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/engine/kvm ./internal/e2e/kvm
