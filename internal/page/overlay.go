@@ -256,13 +256,18 @@ func (o *Overlay) Pack() {
 func (o *Overlay) Unpack() error {
 	const atOnce = 64 // pages for which others wait
 	for start := 0; ; start += atOnce {
-		o.mu.Lock()
-		more, err := o.unpackSome(start, start+atOnce)
-		o.mu.Unlock()
-		if err != nil || !more {
+		if more, err := o.unpackNext(start, start+atOnce); err != nil || !more {
 			return err
 		}
 	}
+}
+
+// unpackNext is unpackSome for who does not hold o.mu. Reading a page of the stack may
+// be a fault (see Guard), so the lock is given up whatever happens.
+func (o *Overlay) unpackNext(from, to int) (more bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.unpackSome(from, to)
 }
 
 // unpackSome makes the packed pages from index from up to index to resident, and

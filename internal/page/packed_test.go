@@ -1,7 +1,9 @@
 package page
 
 import (
+	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 )
@@ -261,4 +263,29 @@ func mustWriteB(b *testing.B, o *Overlay) {
 		b.Fatal(err)
 	}
 	p[7] = 1
+}
+
+// TestUnpackOfADamagedLayer: a page that cannot be read is an error, and the overlay
+// can be used and closed after it.
+func TestUnpackOfADamagedLayer(t *testing.T) {
+	a := NewArena()
+	s := flatStack(t, a)
+	defer s.Release()
+	o := NewOverlay(s, a, 0)
+	defer o.Close()
+	p, _, err := o.Write(139) // of the layer that lies in a file
+	if err != nil {
+		t.Fatal(err)
+	}
+	p[0]++
+	o.Pack()
+	if err := os.Truncate(s.Layers()[0].file.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := Guard(o.Unpack); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("unpacking over a truncated file: %v", err)
+	}
+	if n := o.Pages(); n != 1 {
+		t.Errorf("the overlay has %d pages, want 1", n)
+	}
 }

@@ -43,7 +43,7 @@ type node struct {
 	parent   *node // nil: the top, or it is somewhere else
 	name     string
 	children map[string]*node
-	seen     map[string]struct{} // entries that have been told of, perhaps ahead of the kernel
+	seen     map[string]bool // entries that have been told of, perhaps ahead of the kernel; true: as written to as well
 }
 
 // move is the first half of a rename.

@@ -146,18 +146,14 @@ func (w *Watch) openDir(n *node) (*os.File, error) {
 func (w *Watch) found(n *node, e fs.DirEntry, tell bool) error {
 	if tell {
 		if n.seen == nil {
-			n.seen = make(map[string]struct{})
+			n.seen = make(map[string]bool)
 			w.scanned = append(w.scanned, n)
 		}
 		if _, told := n.seen[e.Name()]; !told {
-			n.seen[e.Name()] = struct{}{}
-			if err := w.change(wire.ChangeCreate, n, e.Name()); err != nil {
+			info, err := e.Info()
+			n.seen[e.Name()] = err == nil && info.Mode().IsRegular() && info.Size() > 0
+			if err := w.tellSeen(n, e.Name()); err != nil {
 				return err
-			}
-			if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-				if err := w.change(wire.ChangeWrite, n, e.Name()); err != nil {
-					return err
-				}
 			}
 		}
 	}
@@ -167,11 +163,20 @@ func (w *Watch) found(n *node, e fs.DirEntry, tell bool) error {
 	return w.enter(n, e.Name(), tell)
 }
 
+// tellSeen tells of an entry that was found and not heard of.
+func (w *Watch) tellSeen(n *node, name string) error {
+	err := w.change(wire.ChangeCreate, n, name)
+	if err == nil && n.seen[name] {
+		err = w.change(wire.ChangeWrite, n, name)
+	}
+	return err
+}
+
 // retell tells once more, under their new names, of the entries of a directory that were told of ahead of the kernel: if that
 // was ahead of a rename, too, they may never have had the name that they were told under.
 func (w *Watch) retell(n *node) error {
 	for name := range n.seen {
-		if err := w.change(wire.ChangeCreate, n, name); err != nil {
+		if err := w.tellSeen(n, name); err != nil {
 			return err
 		}
 	}

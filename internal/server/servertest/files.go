@@ -91,6 +91,9 @@ func (f *Fake) ListFiles(ctx context.Context, id, path string) ([]sandbox.FileIn
 	var infos []sandbox.FileInfo
 	for _, entry := range entries {
 		info, err := f.StatFile(ctx, id, filepath.Join(path, entry.Name()))
+		if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.NotFound {
+			continue // it is gone by now
+		}
 		if err != nil {
 			return nil, err
 		}
