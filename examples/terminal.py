@@ -20,7 +20,8 @@ def main() -> None:
         shell = box.commands.start(["/bin/bash", "-i"], pty=PtySize(cols=100, rows=30), env={"TERM": "xterm", "PS1": "$ "})
         shell.send_stdin("stty size\n")
         until(shell, "30 100")
-        shell.send_stdin("echo sleeping; sleep 600\n")
+        # The program says itself that it runs: while the shell starts it, a key would reach the shell alone.
+        shell.send_stdin("sh -c 'echo sleeping; exec sleep 600'\n")
         until(shell, "sleeping\r\n")
         shell.send_stdin("\x03")  # Ctrl-C ends the sleep, and not the shell
         shell.resize(cols=120, rows=40)

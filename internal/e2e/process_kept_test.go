@@ -63,8 +63,8 @@ func TestTerminal(t *testing.T) {
 	}
 	d.type_(t, id, a, "stty size\n")
 	expect(t, a, "33 120")
-	d.type_(t, id, a, "sleep 1000 || echo was $?\n")
-	time.Sleep(200 * time.Millisecond)
+	d.type_(t, id, a, "sh -c 'echo it runs; exec sleep 1000'\n")
+	expect(t, a, "it runs\r\n") // itself: until then a key would reach the shell alone
 	d.type_(t, id, a, "\x03")
 	expect(t, a, "\n$ ")
 	d.type_(t, id, a, "echo $((6*7))\nexit 9\n")
