@@ -17,7 +17,7 @@
 // passes from then on. Its time stamp counter shows it: a leaf of CPUID tells how many
 // ticks a second has.
 //
-// Lock order: vm.devices, then the locks of devices; vm.postMu is a leaf.
+// Lock order: vm.devices, then the locks of devices; that of vm.posts is a leaf.
 package kvm
 
 import (

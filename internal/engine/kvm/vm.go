@@ -47,9 +47,7 @@ type vm struct {
 
 	devices sync.Mutex // held by whoever is at the devices, the ports, or posts
 
-	postMu sync.Mutex
-	posts  []func()    // guarded by postMu
-	posted atomic.Bool // posts is not empty
+	posts engine.Posts
 }
 
 func newVM(e *Engine, cfg engine.Config) (m *vm, err error) {
@@ -142,40 +140,15 @@ func (l *line) Set(high bool) {
 
 // Post implements engine.VM.
 func (m *vm) Post(fn func()) {
-	m.postMu.Lock()
-	m.posts = append(m.posts, fn)
-	m.posted.Store(true)
-	m.postMu.Unlock()
+	m.posts.Add(fn)
 	m.vcpus[0].leave()
 }
 
 // Drain implements engine.VM.
-func (m *vm) Drain() {
-	for m.posted.Load() {
-		m.runPosts()
-	}
-}
+func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
 
-// runPosts runs what was posted, but for what that posts.
-func (m *vm) runPosts() {
-	if !m.posted.Load() {
-		return
-	}
-	m.atDevices(func() {
-		for _, fn := range m.takePosts() {
-			fn()
-		}
-	})
-}
-
-func (m *vm) takePosts() []func() {
-	m.postMu.Lock()
-	defer m.postMu.Unlock()
-	posts := m.posts
-	m.posts = nil
-	m.posted.Store(false)
-	return posts
-}
+// runPosts runs what was posted.
+func (m *vm) runPosts() { m.posts.Run(m.atDevices) }
 
 // atDevices calls fn, which may use devices and guest memory as they do.
 func (m *vm) atDevices(fn func()) {

@@ -23,7 +23,7 @@
 // to the Engine, are few, and are lent while guest code executes.
 //
 // Lock order: vm.devices, then vm.world for writing, then the locks of devices,
-// decoded code and memory, then vm.postMu, vcpu.fenceMu and pool.mu, which are
+// decoded code and memory, then those of vm.posts, vcpu.fenceMu and pool.mu, which are
 // leaves. Nobody who holds the world for reading waits for vm.devices.
 package soft
 

@@ -252,7 +252,7 @@ func (v *vcpu) slice(cpu *interp.CPU) (spins bool, _ sbi.Outcome, _ error) {
 	if v.kicked.Load() {
 		return false, sbi.Continue, nil
 	}
-	if v.vm.posted.Load() {
+	if v.vm.posts.Pending() {
 		v.vm.runPosts()
 		v.refresh()
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/bus"
@@ -38,9 +37,7 @@ type vm struct {
 	sbi        sbi.SBI    // guarded by devices
 	generation uint64     // guarded by devices; of memory, when a vCPU last began to run
 
-	postMu sync.Mutex
-	posts  []func()    // guarded by postMu
-	posted atomic.Bool // posts is not empty
+	posts engine.Posts
 }
 
 func newVM(e *Engine, cfg engine.Config) (*vm, error) {
@@ -166,43 +163,17 @@ func (m *vm) atDevices(fn func()) {
 
 // Post implements engine.VM.
 func (m *vm) Post(fn func()) {
-	m.postMu.Lock()
-	m.posts = append(m.posts, fn)
-	m.posted.Store(true)
-	m.postMu.Unlock()
+	m.posts.Add(fn)
 	for _, v := range m.vcpus {
 		v.notify()
 	}
 }
 
 // Drain implements engine.VM.
-func (m *vm) Drain() {
-	for m.posted.Load() {
-		m.runPosts()
-	}
-}
+func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
 
-// runPosts runs what was posted, but for what that posts: while other vCPUs
-// execute, devices may find work for ever. The caller is not in the world.
-func (m *vm) runPosts() {
-	if !m.posted.Load() {
-		return
-	}
-	m.atDevices(func() {
-		for _, fn := range m.takePosts() {
-			fn()
-		}
-	})
-}
-
-func (m *vm) takePosts() []func() {
-	m.postMu.Lock()
-	defer m.postMu.Unlock()
-	posts := m.posts
-	m.posts = nil
-	m.posted.Store(false)
-	return posts
-}
+// runPosts runs what was posted. The caller is not in the world.
+func (m *vm) runPosts() { m.posts.Run(m.atDevices) }
 
 // begin notices whether pages changed their places while no vCPU ran: memory was
 // sealed or packed, and what was decoded from its old pages is of no use.
