@@ -36,12 +36,13 @@ export async function own(t, opts = {}) {
   return box
 }
 
-// until waits for a condition, and returns what it returned.
+// until waits for a condition, and returns what it returned. What is waited for may be a function, which is asked when the
+// time is over: it can tell what there was instead.
 export async function until(what, condition, ms = 60_000) {
   for (const end = Date.now() + ms; ; await sleep(50)) {
     const got = await condition()
     if (got) return got
-    if (Date.now() > end) throw new Error(`after ${ms} ms still not: ${what}`)
+    if (Date.now() > end) throw new Error(`after ${ms} ms still not: ${typeof what === 'function' ? what() : what}`)
   }
 }
 

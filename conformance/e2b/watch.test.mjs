@@ -12,7 +12,7 @@ async function watched(t, box, opts) {
   const events = []
   const handle = await box.files.watchDir(path, (event) => void events.push(event), opts)
   t.after(() => handle.stop())
-  const saw = (type, name) => until(`${type} of ${name} in ${JSON.stringify(events)}`, () => events.find((e) => e.type === type && e.name === name))
+  const saw = (type, name) => until(() => `${type} of ${name} in ${JSON.stringify(events)}`, () => events.find((e) => e.type === type && e.name === name))
   return { path, events, handle, saw }
 }
 
@@ -66,7 +66,7 @@ test('looks below, in new directories too', async (t) => {
     await box.commands.run(`cd ${path} && mkdir -p a${i}/b/c && echo x > a${i}/b/c/f && mv a${i} z${i} && echo y > z${i}/b/g`)
   }
   for (let i = 0; i < rounds; i++) {
-    const has = (pattern) => until(`${pattern} of ${JSON.stringify(events.slice(-8))}`, () => events.some((e) => e.type === 'create' && pattern.test(e.name)))
+    const has = (pattern) => until(() => `${pattern} of ${JSON.stringify(events.slice(-8))}`, () => events.some((e) => e.type === 'create' && pattern.test(e.name)))
     await has(new RegExp(`^[az]${i}/b/c/f$`))
     await has(new RegExp(`^[az]${i}/b/g$`))
   }

@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,6 +67,10 @@ func Main(m *testing.M, files Files) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	status, err := start(ctx, m, files)
+	if errors.Is(err, errBroken) {
+		fmt.Fprintln(os.Stderr, "hosttest:", err)
+		os.Exit(1)
+	}
 	if err != nil {
 		// The tests that need KVM say why they are skipped; others run.
 		missing = err
@@ -93,8 +98,15 @@ func start(ctx context.Context, m *testing.M, files Files) (status int, err erro
 	if real {
 		return m.Run(), nil
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errHangs)
+	defer cancel()
 	return emulate(ctx, files)
 }
+
+// patience bounds the life of an emulated host.
+const patience = 15 * time.Minute
+
+var errHangs = fmt.Errorf("the emulated host has not ended after %v", patience)
 
 // Need skips a test on a host without KVM that cannot emulate one either.
 func Need(t testing.TB) {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,10 @@ import (
 
 // statusLine begins the last line that the emulated host writes.
 const statusLine = "hosttest: exit status "
+
+// errBroken is wrapped by errors of an emulated host that was started: that is no
+// reason to skip anything.
+var errBroken = errors.New("the emulated host has failed")
 
 // run boots the host, copies what the tests write, and returns their exit status.
 // An error means that the host did not get as far.
@@ -45,11 +50,11 @@ func run(ctx context.Context, h *host, initrd, work string, files Files) (status
 	q.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return 0, ctx.Err()
+		return 0, fmt.Errorf("%w: %w; its console:\n%s", errBroken, context.Cause(ctx), tail(console))
 	case err != nil:
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", errBroken, err)
 	case !done:
-		return 1, fmt.Errorf("the emulated host ended early; its console:\n%s", tail(console))
+		return 0, fmt.Errorf("%w: it ended early; its console:\n%s", errBroken, tail(console))
 	}
 	return status, nil
 }
