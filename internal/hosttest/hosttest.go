@@ -16,6 +16,7 @@ package hosttest
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +89,9 @@ func start(ctx context.Context, m *testing.M, files Files) (status int, err erro
 		if _, err := exec.LookPath(emulator); err != nil {
 			return 0, errNoEmulator
 		}
+		if err := standsAlone(); err != nil {
+			return 0, err
+		}
 	}
 	if files.Prepare != nil {
 		more, err := files.Prepare(ctx)
@@ -134,6 +139,19 @@ func hardware() bool {
 
 // listing tells that go test only wants to know what there is.
 func listing() bool { return flag.Lookup("test.list").Value.String() != "" }
+
+// standsAlone reports a test program that needs libraries: there are none inside.
+func standsAlone() error {
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return errors.New("the test program needs the C library: set CGO_ENABLED=0")
+	}
+	return nil
+}
 
 const emulator = "qemu-system-x86_64"
 
