@@ -82,12 +82,9 @@ func TestChildrenHaveTheProcesses(t *testing.T) {
 	a := d.start(t, id, client.ProcessRequest{Args: []string{"sh", "-c", "while read line; do echo got $line; done; exit 4"}, Stdin: true, Tag: "reader"})
 	d.type_(t, id, a, "one\n")
 	expect(t, a, "got one\n")
-	children, _, err := d.Fork(ctx, client.ForkRequest{FromSandbox: id, N: client.Ptr(2)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	children := d.forkWith(t, client.ForkRequest{FromSandbox: id, N: client.Ptr(2)})
 	branch := d.branch(t, id, client.BranchRequest{})
-	all := append(d.forkTag(t, branch.Tag, 1), children[0].ID, children[1].ID)
+	all := append(d.forkTag(t, branch.Tag, 1), children...)
 	for i, child := range all {
 		list, err := d.Processes(ctx, child)
 		if err != nil || len(list) != 1 || list[0].PID != a.Process.PID || list[0].Tag != "reader" || list[0].Exit != nil {

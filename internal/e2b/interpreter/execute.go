@@ -13,7 +13,7 @@ import (
 const (
 	// beginAfter is how long the status line waits for the code's first word, to
 	// be able to tell that it cannot run at all.
-	beginAfter = 2 * time.Second
+	beginAfter = 800 * time.Millisecond
 	// keepaliveEvery is how long the stream may have nothing to say.
 	keepaliveEvery = 5 * time.Second
 )
