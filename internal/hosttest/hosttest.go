@@ -40,6 +40,9 @@ type Files struct {
 	// Prepare, if not nil, is called on this host before the tests run anywhere, and
 	// returns more such paths.
 	Prepare func(ctx context.Context) ([]string, error)
+	// Unless names an environment variable without which the tests run on this host,
+	// where they have to skip what needs KVM.
+	Unless string
 	// MemoryMiB is the emulated host's memory; default 2048.
 	MemoryMiB int
 	// Guest, if not nil, is what the test program does as the first process of a
@@ -63,7 +66,7 @@ func Main(m *testing.M, files Files) {
 		initialize(files.Guest)
 	}
 	flag.Parse()
-	if listing() || os.Getenv(insideEnv) != "" {
+	if listing() || os.Getenv(insideEnv) != "" || files.Unless != "" && os.Getenv(files.Unless) == "" {
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

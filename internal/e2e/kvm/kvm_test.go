@@ -26,10 +26,7 @@ import (
 var base = filepath.Join(os.TempDir(), "forkd-test-kvm")
 
 func TestMain(m *testing.M) {
-	if os.Getenv(enabled) == "" {
-		os.Exit(m.Run())
-	}
-	hosttest.Main(m, hosttest.Files{Prepare: prepare, MemoryMiB: 4096})
+	hosttest.Main(m, hosttest.Files{Prepare: prepare, Unless: enabled, MemoryMiB: 4096})
 }
 
 const enabled = "FORKD_TEST_KVM"
