@@ -252,12 +252,18 @@ func FuzzDecodeImage(f *testing.F) {
 	f.Add(kerneltest.Image(100))
 	f.Add(zboot("gzip", []byte{0x1f, 0x8b}))
 	f.Add(zboot("none", nil))
+	f.Add(bzImage(packed(elfKernel(elf.EM_X86_64)), 100))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		raw, err := decodeImage(file)
 		if err != nil {
 			return
 		}
-		if _, err := boot.ParseImage(raw, int64(len(raw))); err != nil {
+		if isBzImage(file) {
+			err = boot.CheckELF(raw)
+		} else {
+			_, err = boot.ParseImage(raw, int64(len(raw)))
+		}
+		if err != nil {
 			t.Fatalf("decoded an image that does not parse: %v", err)
 		}
 	})
