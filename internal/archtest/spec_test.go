@@ -31,7 +31,7 @@ func TestSpecificationNamesRealTests(t *testing.T) {
 		}
 		tests.Write(b)
 	}
-	for _, m := range regexp.MustCompile(`\.((?:Test|Fuzz)[A-Za-z]+)`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`\.((?:Test|Fuzz)[A-Za-z0-9]+)`).FindAllStringSubmatch(string(text), -1) {
 		if !strings.Contains(tests.String(), "func "+m[1]+"(") {
 			t.Errorf("SPECIFICATION.md names %s, which does not exist", m[1])
 		}
