@@ -45,6 +45,7 @@ type Config struct {
 	Memory  page.Top // from the engine's NewMemory
 	Root    *page.Stack
 	Scratch *page.Overlay
+	Limits  Limits
 	// GenerationID is the VM generation ID; a fork has another than its source.
 	GenerationID [16]byte
 	// Entropy feeds the guest's random number device.
