@@ -20,6 +20,7 @@ type mapping struct {
 	size   int64
 	mtime  unix.Timespec
 	digest Digest // of a layer file
+	list   bool   // it holds pages whose numbers are told elsewhere
 }
 
 // OpenLayer maps a layer file after verifying its size, header and index; see
@@ -27,50 +28,42 @@ type mapping struct {
 // ErrCorrupt, and all name the file. The file must not be changed afterwards
 // (see Layer.Intact); it may be unlinked.
 func OpenLayer(path string) (*Layer, error) {
-	m, err := openFile(path)
+	f, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := m.layer()
-	if err != nil {
-		m.close()
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return layer, nil
+	return OpenLayerFile(f)
 }
 
 // OpenRaw maps an ordinary file, such as a disk image, as a layer whose page n
 // is the n-th page of the file. Its limit is the file's size in pages. Nothing
 // is read or verified; otherwise OpenRaw is like OpenLayer.
 func OpenRaw(path string) (*Layer, error) {
-	m, err := openFile(path)
+	f, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := m.raw()
-	if err != nil {
-		m.close()
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return layer, nil
+	return OpenRawFile(f)
 }
 
-// openFile opens a regular file; it is not mapped yet.
-func openFile(path string) (*mapping, error) {
-	// Opening a pipe would wait for its writer without O_NONBLOCK.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	m := &mapping{file: f, path: path}
+// openFile opens a file. Opening a pipe would wait for its writer without
+// O_NONBLOCK.
+func openFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
+
+// adopt takes over a regular file that is open; it is not mapped yet. What is not
+// one it closes.
+func adopt(f *os.File) (*mapping, error) {
+	m := &mapping{file: f, path: f.Name()}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("looking at %s: %w", path, err)
+		return nil, fmt.Errorf("looking at %s: %w", m.path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		f.Close()
-		return nil, fmt.Errorf("%s: %w: not a regular file", path, ErrCorrupt)
+		return nil, fmt.Errorf("%s: %w: not a regular file", m.path, ErrCorrupt)
 	}
 	m.size, m.mtime = st.Size, st.Mtim
 	return m, nil
