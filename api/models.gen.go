@@ -946,7 +946,7 @@ type SandboxInfo struct {
 	// PausedAt When it was paused; left out unless it is.
 	PausedAt *time.Time `json:"paused_at,omitempty"`
 
-	// PID The process that hosts the machine.
+	// PID The process that it lives in, or has lived in; 0 if it is paused.
 	PID int `json:"pid"`
 
 	// PrivateKiB Memory and disk that only this sandbox has.

@@ -9,12 +9,17 @@ import (
 
 // openDomain opens the domain in a home.
 func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (*sandbox.Manager, error) {
+	program, err := cells(home, c)
+	if err != nil {
+		return nil, err
+	}
 	m, err := sandbox.Open(ctx, sandbox.Options{
-		Home:      home,
-		Agent:     guestAgent,
-		NewEngine: c.open,
-		Log:       log,
-		Version:   buildVersion(),
+		Home:    home,
+		Agent:   guestAgent,
+		Engine:  c.describe(),
+		Cells:   program,
+		Log:     log,
+		Version: buildVersion(),
 	})
 	if err != nil {
 		return nil, domainError(err)

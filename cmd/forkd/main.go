@@ -22,6 +22,7 @@ func main() {
 	app := cli.App{
 		Version: buildVersion(),
 		Serve:   serve,
+		Cell:    serveCell,
 		Agent: func() error {
 			_, err := guestAgent(engine.RISCV64)
 			return err
@@ -44,6 +45,7 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 	return daemon.Serve(ctx, daemon.Config{
 		Home:           opts.Home,
 		Listen:         opts.Listen,
+		Leave:          opts.Leave,
 		ListenOptional: opts.ListenOptional,
 		Token:          opts.Token,
 		Version:        buildVersion(),

@@ -26,6 +26,8 @@ type App struct {
 	Program string
 	// Serve runs the daemon until ctx ends.
 	Serve func(ctx context.Context, opts ServeOptions) error
+	// Cell is a cell of that name; see package cell.
+	Cell func(name string) error
 	// Agent tells whether the guest agent is part of the program; the error
 	// says what to do if not.
 	Agent func() error
@@ -280,7 +282,7 @@ func addCommands(root *cobra.Command, f *factory) {
 			newPause(f), newResume(f), newTimeout(f), newRollback(f), newWorkspace(f), newKill(f),
 			newPs(f), newAttach(f), newSignal(f), newWatch(f), newPortForward(f)},
 		"snap": {newSnapshot(f), newSnapshotDiff(f), newSnapshotCompact(f), newImages(f), newSnapshotInfo(f), newVerify(f), newPack(f), newUnpack(f), newPush(f), newPull(f), newRmi(f)},
-		"host": {newServe(f), newStop(f), newBench(f), newVersion(f)},
+		"host": {newServe(f), newStop(f), newBench(f), newVersion(f), newCell(f)},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = group

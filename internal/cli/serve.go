@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,9 @@ type ServeOptions struct {
 	// Templates lead from names of E2B templates to tags of snapshots.
 	Templates map[string]string
 	Domain    string // of sandboxes, as E2B clients are told; may be empty
-	Log       *slog.Logger
+	// Leave tells, once ctx has ended, whether sandboxes are to go on.
+	Leave func(ctx context.Context) bool
+	Log   *slog.Logger
 }
 
 type serveOptions struct {
@@ -34,6 +37,7 @@ type serveOptions struct {
 	tokenFile string
 	templates []string
 	domain    string
+	keep      bool
 	verbose   bool
 	json      bool
 }
@@ -48,7 +52,8 @@ socket forkd.sock in its home (FORKD_HOME). Other commands start it by themselve
 
 Without a token it listens on loopback only. With one (FORKD_TOKEN or --token-file)
 every request over TCP must bear it. Sandboxes end with the daemon, unless they
-are paused.
+are paused. With --keep-sandboxes, or if SIGHUP ends it, they go on, as they do if it
+dies: the next daemon of the same home finds them.
 
 Programs that use E2B's SDKs find their API at the same address: set E2B_API_URL and
 E2B_SANDBOX_URL to http://host:port and E2B_API_KEY to the token or, without one, to
@@ -62,6 +67,7 @@ code-interpreter-v1 are the snapshot of FORKD_TAG; --e2b-template names others.`
 	cmd.Flags().StringVar(&o.tokenFile, "token-file", "", "`file` that holds the token (FORKD_TOKEN)")
 	cmd.Flags().StringSliceVar(&o.templates, "e2b-template", envList("FORKD_E2B_TEMPLATES"), "`name=tag` of an E2B template and its snapshot; several times (FORKD_E2B_TEMPLATES)")
 	cmd.Flags().StringVar(&o.domain, "e2b-domain", os.Getenv("FORKD_E2B_DOMAIN"), "`domain` that E2B clients are told: <port>-<id>.domain must lead here (FORKD_E2B_DOMAIN)")
+	cmd.Flags().BoolVar(&o.keep, "keep-sandboxes", os.Getenv("FORKD_KEEP_SANDBOXES") == "1", "have sandboxes go on when the daemon ends (FORKD_KEEP_SANDBOXES=1)")
 	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log reading requests too")
 	cmd.Flags().BoolVar(&o.json, "json", false, "log JSON lines")
 	return cmd
@@ -96,12 +102,18 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	err = o.f.app.Serve(cmd.Context(), ServeOptions{
 		Home: home, Listen: listen, ListenOptional: o.optional, Token: token, Templates: templates, Domain: o.domain,
-		Log: slog.New(handler),
+		Log: slog.New(handler), Leave: o.leaves,
 	})
 	if err != nil && cmd.Context().Err() != nil && !errors.Is(err, context.Canceled) {
 		return &endError{err}
 	}
 	return err
+}
+
+// leaves tells whether the end of a daemon leaves its sandboxes.
+func (o *serveOptions) leaves(ctx context.Context) bool {
+	end, ok := errors.AsType[*signalError](context.Cause(ctx))
+	return o.keep || ok && end.sig == syscall.SIGHUP
 }
 
 func (o *serveOptions) token() (string, error) {

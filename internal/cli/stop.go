@@ -15,6 +15,7 @@ import (
 type stopOptions struct {
 	f     *factory
 	force bool
+	keep  bool
 	json  bool
 }
 
@@ -25,12 +26,14 @@ func newStop(f *factory) *cobra.Command {
 		Short: "End your own daemon and all its sandboxes",
 		Long: `End the daemon that has its home in FORKD_HOME, whoever started it, and wait until it
 is gone. Workspaces that run are suspended first; if one cannot be, the daemon goes on,
-unless --force is given. Other sandboxes end with it; its snapshots stay. FORKD_URL
-plays no part.`,
+unless --force is given. Other sandboxes end with it; its snapshots stay. With
+--keep-sandboxes all go on, and the next daemon finds them: for another version of forkd,
+say. FORKD_URL plays no part.`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "end it even if a workspace cannot be saved")
+	cmd.Flags().BoolVar(&o.keep, "keep-sandboxes", false, "have the sandboxes go on")
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -48,12 +51,12 @@ func (o *stopOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if pid != 0 {
+	if pid != 0 && !o.keep {
 		if err := o.suspend(ctx, home); err != nil {
 			return err
 		}
 	}
-	if pid, err = launch.Stop(ctx, home); err != nil {
+	if pid, err = launch.Stop(ctx, home, o.keep); err != nil {
 		return err
 	}
 	if o.json {

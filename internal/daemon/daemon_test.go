@@ -294,7 +294,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("the log: %v %v", info, err)
 	}
 	for _, want := range []int{pids[0], 0} {
-		if pid, err := launch.Stop(context.Background(), home); err != nil || pid != want {
+		if pid, err := launch.Stop(context.Background(), home, false); err != nil || pid != want {
 			t.Errorf("stopped %d %v, want %d", pid, err, want)
 		}
 		if launch.Running(home) {
@@ -340,7 +340,7 @@ func TestStartTellsOfThePort(t *testing.T) {
 			t.Errorf("told %d times, want %d", told, want)
 		}
 	}
-	if _, err := launch.Stop(context.Background(), home); err != nil {
+	if _, err := launch.Stop(context.Background(), home, false); err != nil {
 		t.Error(err)
 	}
 }

@@ -21,7 +21,8 @@ type Error = launch.Error
 // Backend is an opened domain.
 type Backend interface {
 	server.Manager
-	Close() error // ends all sandboxes
+	Close() error   // ends all sandboxes
+	Abandon() error // leaves them to the next daemon
 }
 
 // Config says what to serve and where.
@@ -41,6 +42,8 @@ type Config struct {
 	// Extend, if set, is given the REST API and returns what is served: that, and
 	// more beside it. close ends what it has started.
 	Extend func(rest http.Handler) (all http.Handler, close func(), err error)
+	// Leave, if set, tells once ctx has ended whether the sandboxes are to go on.
+	Leave func(ctx context.Context) bool
 	// Ready, if set, is told the addresses once they answer.
 	Ready func(addrs []net.Addr)
 }
@@ -77,7 +80,12 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	err = attend(ctx, &cfg, backend, socket, tcp)
-	closeErr := backend.Close()
+	end := backend.Close
+	if ctx.Err() != nil && cfg.Leave != nil && cfg.Leave(ctx) {
+		cfg.Log.Info("leaving the sandboxes to the next daemon")
+		end = backend.Abandon
+	}
+	closeErr := end()
 	if closeErr != nil {
 		cfg.Log.Error("not everything was saved or ended", "error", closeErr)
 	}

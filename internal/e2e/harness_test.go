@@ -109,6 +109,10 @@ func prepare() error {
 	if err != nil {
 		return err
 	}
+	// What a test that fails leaves behind does not stay for long.
+	if err := os.Setenv("FORKD_CELL_ALONE", "2m"); err != nil {
+		return err
+	}
 	home := filepath.Join(suite.base, "home")
 	if suite.daemon, err = startDaemon(home); err != nil {
 		return err

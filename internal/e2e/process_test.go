@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,10 +107,35 @@ func (d *daemon) ended() bool {
 	}
 }
 
-// kill ends the daemon as a crash would.
+// kill ends the daemon and the processes of its machines, as the end of the host would.
 func (d *daemon) kill() {
+	d.killAlone()
+	for _, pid := range d.cells() {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// killAlone ends the daemon as a crash would.
+func (d *daemon) killAlone() {
 	d.cmd.Process.Kill()
 	<-d.done
+}
+
+// cells returns the processes of machines, by name.
+func (d *daemon) cells() map[string]int {
+	cells := make(map[string]int)
+	records, _ := filepath.Glob(filepath.Join(d.home, "cells", "*.json"))
+	for _, path := range records {
+		var r struct {
+			Name string
+			PID  int
+		}
+		text, err := os.ReadFile(path)
+		if err == nil && json.Unmarshal(text, &r) == nil && r.PID > 1 {
+			cells[r.Name] = r.PID
+		}
+	}
+	return cells
 }
 
 // stop ends the daemon as an operator would.

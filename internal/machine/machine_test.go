@@ -14,64 +14,12 @@ import (
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/machine/machinetest"
 	"github.com/forkd-dev/forkd/internal/page"
 	rv "github.com/forkd-dev/forkd/internal/riscv/isa"
 )
 
-const (
-	ramPages = board.MinRAMBytes / page.Size
-	entry    = board.RAMBase + 2<<20
-	counter  = board.RAMBase + 1<<20 // what the test programs write to
-	stopFlag = counter + 8           // in a page that they own, so that setting it moves nothing
-)
-
-// Registers by ABI name.
-const (
-	zero = 0
-	t0   = 5
-	t1   = 6
-	s0   = 8
-	s1   = 9
-)
-
-// kernel makes a bootable image of a program.
-func kernel(program func(a *rv.Asm)) []byte {
-	a := rv.NewAsm(entry)
-	a.J(zero, "start")
-	a.Raw32(0)
-	head := binary.LittleEndian.AppendUint64(nil, 2<<20)               // load offset
-	head = binary.LittleEndian.AppendUint64(head, 64<<10)              // size in memory
-	head = append(head, make([]byte, 24)...)                           // flags, version, reserved
-	head = append(head, "RISCV\x00\x00\x00RSC\x05\x00\x00\x00\x00"...) // magic numbers
-	for i := 0; i < len(head); i += 4 {
-		a.Raw32(binary.LittleEndian.Uint32(head[i:]))
-	}
-	a.Label("start")
-	a.LI(s0, counter)
-	a.LI(s1, stopFlag)
-	program(a)
-	return a.Bytes()
-}
-
-// powerOff asks the power device.
-func powerOff(a *rv.Asm, value uint64) {
-	a.LI(t0, board.PowerBase)
-	a.LI(t1, value)
-	a.S(rv.SW, t1, 0, t0)
-	a.Label("off")
-	a.J(zero, "off")
-}
-
-// count counts until the stop flag is set.
-func count(a *rv.Asm) {
-	a.Label("loop")
-	a.I(rv.LD, t0, s0, 0)
-	a.I(rv.ADDI, t0, t0, 1)
-	a.S(rv.SD, t0, 0, s0)
-	a.I(rv.LD, t1, s1, 0)
-	a.B(rv.BEQ, t1, zero, "loop")
-	powerOff(a, board.PowerOff)
-}
+const ramPages = board.MinRAMBytes / page.Size
 
 // lab makes machines out of one arena and notices what they leave behind.
 type lab struct {
@@ -111,7 +59,7 @@ func (l *lab) boot(program func(*rv.Asm)) (*machine.Machine, *page.Overlay) {
 	l.t.Helper()
 	cfg := l.config()
 	cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
-	cfg.Boot = &machine.Boot{Kernel: kernel(program)}
+	cfg.Boot = &machine.Boot{Kernel: machinetest.Kernel(program)}
 	return l.make(cfg), cfg.Memory.(*page.Overlay)
 }
 
@@ -185,7 +133,7 @@ func TestGuestEndsItself(t *testing.T) {
 		value uint64
 		exit  engine.Exit
 	}{{board.PowerOff, engine.Off}, {board.PowerReset, engine.Reset}, {0x3333, engine.Failed}} {
-		m, _ := newLab(t).boot(func(a *rv.Asm) { powerOff(a, tc.value) })
+		m, _ := newLab(t).boot(func(a *rv.Asm) { machinetest.PowerOff(a, tc.value) })
 		if err := m.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -208,28 +156,28 @@ func TestGuestEndsItself(t *testing.T) {
 // sees the other.
 func TestForkGoesItsOwnWay(t *testing.T) {
 	l := newLab(t)
-	parent, parentRAM := l.boot(count)
+	parent, parentRAM := l.boot(machinetest.Count)
 	parent.Start()
 	eventually(t, "counting", func() bool { return parent.Counters().Instructions > 1<<20 })
 	f := l.freeze(parent)
-	frozen := word(parentRAM, counter)
+	frozen := word(parentRAM, machinetest.Counter)
 
 	child, childRAM := l.restore(f, 1)
-	if got := word(childRAM, counter); got != frozen || childRAM.Pages() != 0 {
+	if got := word(childRAM, machinetest.Counter); got != frozen || childRAM.Pages() != 0 {
 		t.Fatalf("child starts at %d with %d pages, want %d with none", got, childRAM.Pages(), frozen)
 	}
 	child.Start()
 	eventually(t, "counting in the child", func() bool { return child.Counters().Instructions > 1<<20 })
 	child.Pause()
-	if word(childRAM, counter) <= frozen {
+	if word(childRAM, machinetest.Counter) <= frozen {
 		t.Error("the child does not count")
 	}
-	if word(parentRAM, counter) != frozen {
+	if word(parentRAM, machinetest.Counter) != frozen {
 		t.Error("the child counts in its parent")
 	}
 
 	sibling, siblingRAM := l.restore(f, 2)
-	if got := word(siblingRAM, counter); got != frozen {
+	if got := word(siblingRAM, machinetest.Counter); got != frozen {
 		t.Errorf("sibling starts at %d, want %d", got, frozen)
 	}
 	for _, m := range []struct {
@@ -237,7 +185,7 @@ func TestForkGoesItsOwnWay(t *testing.T) {
 		ram *page.Overlay
 	}{{parent, parentRAM}, {child, childRAM}, {sibling, siblingRAM}} {
 		m.Pause()
-		setWord(t, m.ram, stopFlag, 1)
+		setWord(t, m.ram, machinetest.StopFlag, 1)
 		m.Start()
 		if e := ended(t, m.Machine); e.Exit != engine.Off {
 			t.Errorf("ended with %v", e)
@@ -248,11 +196,11 @@ func TestForkGoesItsOwnWay(t *testing.T) {
 // A machine whose RAM is packed over and over counts on as if it were not.
 func TestPackIsInvisible(t *testing.T) {
 	l := newLab(t)
-	parent, _ := l.boot(count)
+	parent, _ := l.boot(machinetest.Count)
 	parent.Start()
 	eventually(t, "counting", func() bool { return parent.Counters().Instructions > 1<<20 })
 	child, ram := l.restore(l.freeze(parent), 1)
-	last := word(ram, counter)
+	last := word(ram, machinetest.Counter)
 	child.Start()
 	for range 50 {
 		before := child.Counters().Instructions
@@ -260,7 +208,7 @@ func TestPackIsInvisible(t *testing.T) {
 		child.Pack()
 	}
 	child.Pause()
-	if now := word(ram, counter); now <= last {
+	if now := word(ram, machinetest.Counter); now <= last {
 		t.Errorf("counter at %d", now)
 	}
 	if child.PrivateBytes() == 0 {
@@ -269,7 +217,7 @@ func TestPackIsInvisible(t *testing.T) {
 }
 
 func TestFreezeNeedsPause(t *testing.T) {
-	m, _ := newLab(t).boot(count)
+	m, _ := newLab(t).boot(machinetest.Count)
 	m.Start()
 	if _, err := m.Freeze(); err == nil {
 		t.Error("a running machine was frozen")
@@ -280,7 +228,7 @@ func TestFreezeNeedsPause(t *testing.T) {
 // restore is to change: the generation ID and the guest's connections.
 func TestRestoreIsFaithful(t *testing.T) {
 	l := newLab(t)
-	m, _ := l.boot(count)
+	m, _ := l.boot(machinetest.Count)
 	m.Start()
 	eventually(t, "counting", func() bool { return m.Counters().Instructions > 1<<16 })
 	f := l.freeze(m)
@@ -292,7 +240,7 @@ func TestRestoreIsFaithful(t *testing.T) {
 
 func TestDamagedStateIsRefused(t *testing.T) {
 	l := newLab(t)
-	m, _ := l.boot(count)
+	m, _ := l.boot(machinetest.Count)
 	f := l.freeze(m)
 	for _, damage := range []struct {
 		name string
@@ -318,8 +266,8 @@ func TestBootRefuses(t *testing.T) {
 	}{
 		{"no kernel", "header", machine.Boot{}},
 		{"not a kernel", "", machine.Boot{Kernel: make([]byte, 4096)}},
-		{"initramfs too large", "do not fit", machine.Boot{Kernel: kernel(count), Initrd: make([]byte, board.MinRAMBytes)}},
-		{"command line too long", "command line", machine.Boot{Kernel: kernel(count), CommandLine: strings.Repeat("x", 4096)}},
+		{"initramfs too large", "do not fit", machine.Boot{Kernel: machinetest.Kernel(machinetest.Count), Initrd: make([]byte, board.MinRAMBytes)}},
+		{"command line too long", "command line", machine.Boot{Kernel: machinetest.Kernel(machinetest.Count), CommandLine: strings.Repeat("x", 4096)}},
 	} {
 		l := newLab(t)
 		cfg := l.config()
@@ -334,7 +282,7 @@ func TestBootRefuses(t *testing.T) {
 // A host that has no page left ends the machine, with the reason.
 func TestMemoryQuotaEndsTheMachine(t *testing.T) {
 	l := newLab(t)
-	parent, _ := l.boot(count)
+	parent, _ := l.boot(machinetest.Count)
 	f := l.freeze(parent)
 	cfg := l.config()
 	cfg.Memory = page.NewOverlay(f.Memory, l.arena, 1)
@@ -361,7 +309,7 @@ func BenchmarkRestore(b *testing.B) {
 	}
 	cfg := machine.Config{Engine: eng, VCPUs: 1, Root: root, Entropy: rand.Reader, Console: io.Discard}
 	cfg.Memory, cfg.Scratch = blank(ramPages), blank(16)
-	cfg.Boot = &machine.Boot{Kernel: kernel(count)}
+	cfg.Boot = &machine.Boot{Kernel: machinetest.Kernel(machinetest.Count)}
 	parent, err := machine.New(cfg)
 	if err != nil {
 		b.Fatal(err)
@@ -385,7 +333,7 @@ func BenchmarkRestore(b *testing.B) {
 
 // frozenCount returns what the program count had counted in a frozen machine.
 func frozenCount(f *machine.Frozen) uint64 {
-	const off = counter - board.RAMBase
+	const off = machinetest.Counter - board.RAMBase
 	return binary.LittleEndian.Uint64(f.Memory.Get(off / page.Size)[off%page.Size:])
 }
 
@@ -407,7 +355,7 @@ func branch(t *testing.T, m *machine.Machine) (f *machine.Frozen, at uint64) {
 // made of the branch, each on its own.
 func TestBranchOfARunningMachine(t *testing.T) {
 	l := newLab(t)
-	m, _ := l.boot(count)
+	m, _ := l.boot(machinetest.Count)
 	if err := m.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -63,8 +63,12 @@ func NewFileArena(dir string) (*Arena, error) {
 		f.Close()
 		return nil, fmt.Errorf("unlinking page file: %w", err)
 	}
-	return &Arena{file: f, chunks: make(map[uintptr]chunk)}, nil
+	return UseFileArena(f), nil
 }
+
+// UseFileArena returns an arena backed by a file that is empty, open for reading and
+// writing, and nobody else's.
+func UseFileArena(f *os.File) *Arena { return &Arena{file: f, chunks: make(map[uintptr]chunk)} }
 
 // NewSharedArena returns an arena of memory that can be mapped a second time, as
 // the pages of a Flat are that it has in common with others.

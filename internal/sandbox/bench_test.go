@@ -11,9 +11,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/forkd-dev/forkd/internal/engine"
-	"github.com/forkd-dev/forkd/internal/engine/soft"
 )
 
 // benchTag is a snapshot with a warm Python, as the end-to-end tests make one.
@@ -38,7 +35,7 @@ func borrow(b testing.TB) *Manager {
 		}
 	}
 	m, err := Open(context.Background(), Options{
-		Home: home, NewEngine: func() engine.Engine { return soft.New(0) }, Log: slog.New(slog.DiscardHandler),
+		Home: home, Engine: softEngine, Cells: within(0), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
-	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -41,7 +41,7 @@ type box struct {
 	created    time.Time
 	restored   time.Time // when its machine was made: after created if it was rolled back or resumed
 	workspace  string    // that it is, if any
-	machine    *machine.Machine
+	machine    *cell.VM
 	agent      *agent.Client
 	slots      chan struct{} // shared: activations in progress
 	turn       chan struct{} // holds a token while nobody branches, suspends or replaces it
@@ -60,7 +60,7 @@ type box struct {
 	timer   *time.Timer        // of the lifetime; guarded by mu
 	usage   usage              // guarded by mu
 	pausing chan struct{}      // closed when the pause under way has ended; nil: none; guarded by mu
-	rest    rest               // guarded by mu
+	over    bool               // it is closed; guarded by mu
 	reason  string             // why it ended, if not through the machine; guarded by mu
 }
 
@@ -74,6 +74,7 @@ func (b *box) activate(ctx context.Context) error {
 			defer func() { <-b.slots }()
 			b.wakeErr = b.refresh()
 			close(b.awake)
+			b.note()
 			b.firstEval()
 		}()
 	})
@@ -113,12 +114,11 @@ func patient(timeout time.Duration) bool { return timeout == 0 || timeout >= tim
 // atOnce does something in the warm runtime of a child that need not be awake. With
 // together, it and the refresh ahead of it are sent together, so that the guest wakes
 // up once for both: its runtime stands still until it is refreshed.
-func atOnce[R any](ctx context.Context, m *Manager, b *box, together bool, do func(context.Context) (*R, error)) (*R, error) {
+func atOnce[R any](ctx context.Context, b *box, together bool, do func(context.Context) (*R, error)) (*R, error) {
 	if b.isAwake() || !together {
 		if err := b.activate(ctx); err != nil {
 			return nil, err
 		}
-		m.touch(b)
 		return do(ctx)
 	}
 	both, cancel := context.WithCancel(ctx)
@@ -136,7 +136,6 @@ func atOnce[R any](ctx context.Context, m *Manager, b *box, together bool, do fu
 	case <-both.Done():
 		return nil, b.activate(ctx)
 	}
-	m.touch(b)
 	result, err := do(both)
 	if e := b.activate(ctx); e != nil {
 		return nil, e
@@ -261,8 +260,9 @@ func (b *box) info() Info {
 		Reason:         b.endReason(),
 		CreatedAt:      b.created,
 		ExpiresAt:      life.expires,
+		PID:            b.machine.Cell().PID,
 		MemoryLimitMiB: b.limitMiB,
-		PrivateKiB:     int64(b.machine.PrivateBytes()) >> 10,
+		PrivateKiB:     b.machine.PrivateBytes() >> 10,
 		Translated:     b.machine.Counters().Translated,
 		BranchedFrom:   b.source,
 		Workspace:      b.workspace,
@@ -283,7 +283,7 @@ func (b *box) close() {
 		if b.timer != nil {
 			b.timer.Stop()
 		}
-		b.rest.cancel()
+		b.over = true
 		snap := b.snap
 		b.snap = nil
 		b.mu.Unlock()

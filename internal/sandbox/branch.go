@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -162,7 +163,7 @@ func (m *Manager) owns(b *box) bool {
 type cut struct {
 	box    *box
 	origin *snapshot.Snapshot // of the sandbox
-	frozen *machine.Frozen
+	frozen *cell.Cut
 	pause  time.Duration // as the guest saw it
 	unpin  func()        // lets it be packed again
 }
@@ -175,7 +176,7 @@ func (m *Manager) cut(ctx context.Context, b *box) (*cut, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.frozen, err = b.machine.Branch()
+	c.frozen, err = b.machine.Branch(context.WithoutCancel(ctx))
 	var releaseErr error
 	c.pause, releaseErr = held.Release()
 	if err = errors.Join(err, releaseErr); err != nil {
@@ -194,7 +195,7 @@ func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*agent.Held, error)
 		return nil, b.dead()
 	}
 	var held *agent.Held
-	unpin, err := b.pin()
+	unpin, err := b.machine.Pin()
 	c.unpin = unpin
 	if err == nil {
 		// A client that leaves now must not make the pause longer.
@@ -213,8 +214,7 @@ func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*agent.Held, error)
 // release gives up the references of a cut.
 func (c *cut) release() {
 	if c.frozen != nil {
-		c.frozen.Memory.Release()
-		c.frozen.Scratch.Release()
+		c.frozen.Release()
 	}
 	if c.origin != nil {
 		c.origin.Release()
@@ -245,7 +245,7 @@ func (c *cut) manifest(m *Manager, spec BranchSpec) snapshot.Manifest {
 
 func (c *cut) contents(flatten bool) snapshot.Contents {
 	return snapshot.Contents{
-		State: c.frozen.State, Memory: c.frozen.Memory, Scratch: c.frozen.Scratch, Base: c.origin, Flatten: flatten,
+		State: c.frozen.State(), Cut: c.frozen, Base: c.origin, Flatten: flatten,
 	}
 }
 
@@ -317,9 +317,9 @@ func (m *Manager) forkCut(ctx context.Context, id string, spec ForkSpec) (*forki
 	if err != nil {
 		return nil, wrap(err, "branching sandbox %s", b.id)
 	}
-	src := &source{snap: p.Snapshot().Retain(), engine: m.engine(man.VCPUs)}
+	src := p.Snapshot().Retain()
 	p.Abort() // the children keep it
-	defer src.snap.Release()
+	defer src.Release()
 	spec.Tag = b.base
 	if err := spec.inherit(b.terms); err != nil {
 		return nil, err

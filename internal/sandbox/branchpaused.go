@@ -35,7 +35,6 @@ func (m *Manager) running(ctx context.Context, id string) (*box, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	m.touch(b)
 	return b, nil
 }
 
@@ -51,14 +50,14 @@ func (m *Manager) beginPaused(r pausedRecord, spec BranchSpec) (*snapshot.Pendin
 		return nil, err
 	}
 	defer free()
-	man := *src.snap.Manifest
+	man := *src.Manifest
 	man.Tag, man.CreatedAt, man.Version = spec.Tag, time.Now().UTC(), m.opts.Version
 	man.ParentTag, man.BranchedFrom, man.Mode, man.PauseMS = r.BaseTag, r.ID, string(spec.Mode), 0
 	if spec.Mode == BranchFull {
 		man.ParentTag = ""
 	}
 	return m.pend(r.ID, man, snapshot.Contents{
-		State: src.snap.State, Memory: src.snap.Memory, Scratch: src.snap.Scratch, Base: src.snap, Flatten: spec.Mode == BranchFull,
+		State: src.State, Memory: src.Memory, Scratch: src.Scratch, Cut: src.Cut, Base: src, Flatten: spec.Mode == BranchFull,
 	})
 }
 
@@ -78,11 +77,11 @@ func (m *Manager) forkPaused(ctx context.Context, r pausedRecord, spec ForkSpec)
 
 // openPaused opens what a paused sandbox resumes from and keeps it until free is
 // called.
-func (m *Manager) openPaused(r pausedRecord) (src *source, free func(), err error) {
+func (m *Manager) openPaused(r pausedRecord) (src *snapshot.Snapshot, free func(), err error) {
 	unlock := m.tags.share(r.SnapshotTag)
 	if src, err = m.source(r.SnapshotTag); err == nil {
-		if err = src.snap.Intact(); err != nil {
-			src.snap.Release()
+		if err = src.Intact(); err != nil {
+			src.Release()
 			err = m.openError(r.SnapshotTag, err)
 		}
 	}
@@ -91,7 +90,7 @@ func (m *Manager) openPaused(r pausedRecord) (src *source, free func(), err erro
 		return nil, nil, err
 	}
 	return src, func() {
-		src.snap.Release()
+		src.Release()
 		unlock()
 	}, nil
 }

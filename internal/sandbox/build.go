@@ -3,7 +3,6 @@ package sandbox
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -14,10 +13,10 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/image"
 	"github.com/forkd-dev/forkd/internal/image/debian"
-	"github.com/forkd-dev/forkd/internal/image/ext4"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -64,7 +63,7 @@ var consoles = map[engine.ISA]string{
 func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Progress)) error {
 	m.images.RLock()
 	defer m.images.RUnlock()
-	isa := m.engine(spec.VCPUs).ISA()
+	isa := m.opts.Engine.ISA
 	program, err := m.opts.Agent(isa)
 	if err != nil {
 		return wrap(err, "finding the agent for %s guests", isa)
@@ -89,8 +88,7 @@ func (m *Manager) build(ctx context.Context, spec SnapshotSpec, progress func(Pr
 	}
 	defer func() {
 		p.close()
-		m.trimSoon()
-		debug.FreeOSMemory() // kernel, initramfs and what unpacking left
+		debug.FreeOSMemory() // what unpacking left
 	}()
 	ctx, cancel := p.alive(ctx)
 	defer cancel()
@@ -118,51 +116,38 @@ func imageError(err error) error {
 type parent struct {
 	spec    SnapshotSpec
 	img     *image.Image
-	engine  engine.Engine
-	machine *machine.Machine
+	cell    *cell.Cell
+	machine *cell.VM
 	agent   *agent.Client
 	console tail
 }
 
 // boot starts a machine from an image and waits until its agent answers.
 func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image) (*parent, error) {
-	kernel, err := os.ReadFile(img.KernelPath())
+	kernel, err := os.Open(img.KernelPath())
 	if err != nil {
-		return nil, wrap(err, "reading the kernel")
+		return nil, wrap(err, "opening the kernel")
 	}
-	initrd, err := os.ReadFile(img.InitramfsPath())
+	defer kernel.Close()
+	initrd, err := os.Open(img.InitramfsPath())
 	if err != nil {
-		return nil, wrap(err, "reading the initramfs")
+		return nil, wrap(err, "opening the initramfs")
 	}
+	defer initrd.Close()
 	root, err := snapshot.OpenRoot(img.RootfsPath())
 	if err != nil {
 		return nil, wrap(err, "opening the root image")
 	}
 	defer root.Release()
-	scratch, err := m.newScratch(int64(spec.DiskMiB) << 20)
-	if err != nil {
-		return nil, wrap(err, "formatting the scratch disk")
+	p := &parent{spec: spec, img: img}
+	if p.cell, err = m.cells.Fresh(); err != nil {
+		return nil, wrap(err, "finding a process for the parent machine")
 	}
-	eng := m.engine(spec.VCPUs)
-	p := &parent{spec: spec, img: img, engine: eng}
-	memory, err := m.blankMemory(eng, page.Number(spec.MemoryMiB<<(20-page.Shift)))
-	if err != nil {
-		scratch.Close()
-		return nil, wrap(err, "reserving %d MiB of memory", spec.MemoryMiB)
-	}
-	cfg := machine.Config{
-		Engine:  eng,
-		VCPUs:   spec.VCPUs,
-		Memory:  memory,
-		Root:    root,
-		Scratch: scratch,
-		Entropy: rand.Reader,
-		Console: &p.console,
-		Boot:    &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: commandLine + consoles[eng.ISA()], Seed: make([]byte, 64)},
-	}
-	rand.Read(cfg.GenerationID[:])
-	rand.Read(cfg.Boot.Seed)
-	if p.machine, err = machine.New(cfg); err != nil {
+	if p.machine, err = p.cell.Boot(ctx, cell.BootSpec{
+		VCPUs: spec.VCPUs, Memory: page.Number(spec.MemoryMiB << (20 - page.Shift)), Scratch: page.Number(spec.DiskMiB << (20 - page.Shift)),
+		Root: root, Kernel: kernel, Initrd: initrd, CommandLine: commandLine + consoles[m.opts.Engine.ISA], Console: &p.console,
+	}); err != nil {
+		p.cell.Quit()
 		return nil, wrap(err, "making the parent machine")
 	}
 	p.agent = agent.NewClient(p.machine.Dial)
@@ -171,32 +156,6 @@ func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image)
 		return nil, p.explain(err)
 	}
 	return p, nil
-}
-
-// blank returns an overlay over an address space of zeros.
-func blank(limit page.Number, arena *page.Arena) *page.Overlay {
-	empty := page.NewStack(limit)
-	defer empty.Release()
-	return page.NewOverlay(empty, arena, 0)
-}
-
-// blankMemory returns memory of zeros for a machine.
-func (m *Manager) blankMemory(eng engine.Engine, limit page.Number) (page.Top, error) {
-	empty := page.NewStack(limit)
-	defer empty.Release()
-	return eng.NewMemory(empty, m.memory, 0)
-}
-
-// newScratch returns a disk with an empty ext4 file system.
-func (m *Manager) newScratch(size int64) (*page.Overlay, error) {
-	disk := blank(page.Number(size>>page.Shift), m.scratch)
-	opts := ext4.Options{Size: size, Time: time.Now()}
-	rand.Read(opts.UUID[:])
-	if _, err := ext4.Format(disk, opts); err != nil {
-		disk.Close()
-		return nil, err
-	}
-	return disk, nil
 }
 
 func (p *parent) start(ctx context.Context) error {
@@ -238,7 +197,7 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 	}
 	man := snapshot.Manifest{
 		Tag: p.spec.Tag, CreatedAt: time.Now().UTC(), Version: m.opts.Version,
-		Engine: p.engine.Name(), ISA: string(p.engine.ISA()), CPUFeatures: p.engine.Features(), VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
+		Engine: m.opts.Engine.Name, ISA: string(m.opts.Engine.ISA), CPUFeatures: m.opts.Engine.Features, VCPUs: p.spec.VCPUs, MemoryMiB: p.spec.MemoryMiB,
 		ImageKey: p.img.Key,
 	}
 	if p.spec.Runtime == runtimePython {
@@ -270,16 +229,13 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 		return err
 	}
 	man.Held = quiet.Processes
-	frozen, err := p.machine.Freeze()
+	frozen, err := p.machine.Freeze(ctx)
 	if err != nil {
 		return err
 	}
-	defer frozen.Memory.Release()
-	defer frozen.Scratch.Release()
+	defer frozen.Release()
 	progress(Progress{Step: stepFreeze, Message: "writing the snapshot"})
-	return m.store.Create(ctx, man, snapshot.Contents{
-		State: frozen.State, Memory: frozen.Memory, Scratch: frozen.Scratch, Root: p.img.RootfsPath(),
-	})
+	return m.store.Create(ctx, man, snapshot.Contents{State: frozen.State(), Cut: frozen, Root: p.img.RootfsPath()})
 }
 
 // tryShell runs what the first command of most sandboxes starts, a login shell of the
@@ -299,16 +255,20 @@ func (p *parent) tryShell(ctx context.Context) error {
 // it was quiesced would be finished in every child: reclaim in the kernel, and
 // above all the monitor thread of the agent's runtime, which takes some
 // milliseconds of idleness to fall asleep.
-func settle(v *machine.Machine) {
+func settle(v *cell.VM) {
 	const (
 		look = 50 * time.Millisecond
 		calm = 5 // looks without an instruction
 		most = 60
 	)
-	last, quiet := v.Counters().Instructions, 0
+	executed := func() uint64 {
+		v.Refresh()
+		return v.Counters().Instructions
+	}
+	last, quiet := executed(), 0
 	for range most {
 		time.Sleep(look)
-		now := v.Counters().Instructions
+		now := executed()
 		if quiet++; now != last {
 			last, quiet = now, 0
 		}
@@ -355,6 +315,7 @@ func (p *parent) explain(err error) error {
 func (p *parent) close() {
 	p.agent.Close()
 	p.machine.Close()
+	p.cell.Quit()
 }
 
 // tail keeps the end of what is written to it.

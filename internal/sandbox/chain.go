@@ -9,7 +9,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
-	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -57,7 +57,7 @@ func (m *Manager) Verify(ctx context.Context, tag string, progress func(Progress
 		m.mu.Lock()
 		if s := m.warm[tag]; s != nil {
 			delete(m.warm, tag)
-			s.snap.Release()
+			s.Release()
 		}
 		m.mu.Unlock()
 	}
@@ -111,8 +111,8 @@ func (m *Manager) transient(ctx context.Context, tag string) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer src.snap.Release()
-	if err := src.snap.Intact(); err != nil {
+	defer src.Release()
+	if err := src.Intact(); err != nil {
 		return nil, m.openError(tag, err)
 	}
 	if err := m.admit(1); err != nil {
@@ -167,7 +167,7 @@ func (m *Manager) freezeInto(ctx context.Context, b *box, spec DeriveSpec) error
 	if err != nil {
 		return b.guestError(err, "bringing the child to rest")
 	}
-	if c.frozen, err = b.machine.Freeze(); err != nil {
+	if c.frozen, err = b.machine.Freeze(ctx); err != nil {
 		return b.branchError(err)
 	}
 	man := c.manifest(m, BranchSpec{Tag: spec.Tag, Mode: BranchDiff})
@@ -181,7 +181,7 @@ func (m *Manager) freezeInto(ctx context.Context, b *box, spec DeriveSpec) error
 
 // atRest holds user processes, waits until the guest has come to rest, and pauses
 // the machine: the state that children start from with the least work.
-func atRest(ctx context.Context, a *agent.Client, v *machine.Machine) (wire.QuiesceReply, error) {
+func atRest(ctx context.Context, a *agent.Client, v *cell.VM) (wire.QuiesceReply, error) {
 	quiet, err := a.Quiesce(ctx)
 	if err != nil {
 		return quiet, err

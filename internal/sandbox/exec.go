@@ -25,7 +25,6 @@ func (m *Manager) use(ctx context.Context, id string) (*box, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	m.touch(b)
 	return b, nil
 }
 
@@ -107,7 +106,7 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.state() != Running {
 		return nil, b.dead()
 	}
-	r, err := atOnce(ctx, m, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
+	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
 		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
 	})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {

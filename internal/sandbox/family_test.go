@@ -3,11 +3,9 @@ package sandbox
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
@@ -18,19 +16,27 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
-	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
+
+// softEngine is what machines of tests run on.
+var softEngine = Engine{Name: "soft", ISA: engine.RISCV64, Features: soft.New(1).Features()}
+
+// within has machines live in this process, with engines of so many threads.
+func within(threads int) cell.Launcher {
+	return &cell.Within{NewEngine: func() engine.Engine { return soft.New(threads) }}
+}
 
 // openBare opens a manager over a home in which machines without an agent can be
 // forked: they exist, and nothing runs in them.
 func openBare(t *testing.T, home string) *Manager {
 	t.Helper()
 	m, err := Open(context.Background(), Options{
-		Home: home, NewEngine: func() engine.Engine { return soft.New(1) }, Log: slog.New(slog.DiscardHandler),
+		Home: home, Engine: softEngine, Cells: within(1), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +56,7 @@ func bare(t *testing.T, m *Manager, tag, parent string) {
 		defer m.drop(b, reasonDerived)
 		c := &cut{box: b, origin: b.origin()}
 		defer c.release()
-		if c.frozen, err = b.machine.Freeze(); err != nil {
+		if c.frozen, err = b.machine.Freeze(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		man := c.manifest(m, BranchSpec{Tag: tag, Mode: BranchDiff})
@@ -73,23 +79,34 @@ func bare(t *testing.T, m *Manager, tag, parent string) {
 	kernel := binary.LittleEndian.AppendUint64(make([]byte, 8), 2<<20)
 	kernel = binary.LittleEndian.AppendUint64(kernel, 64<<10)
 	kernel = append(append(kernel, make([]byte, 24)...), "RISCV\x00\x00\x00RSC\x05\x00\x00\x00\x00"...)
-	eng := m.engine(1)
-	v, err := machine.New(machine.Config{
-		Engine: eng, VCPUs: 1, Root: disk, Memory: blank(board.MinRAMBytes/page.Size, m.memory), Scratch: blank(16, m.scratch),
-		Entropy: rand.Reader, Console: io.Discard, Boot: &machine.Boot{Kernel: kernel, Seed: make([]byte, 64)},
+	kernelFile := filepath.Join(t.TempDir(), "kernel")
+	if err := os.WriteFile(kernelFile, kernel, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(kernelFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	home, err := m.cells.Fresh()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Quit()
+	v, err := home.Boot(t.Context(), cell.BootSpec{
+		VCPUs: 1, Root: disk, Memory: board.MinRAMBytes / page.Size, Scratch: 16, Raw: true, Kernel: file,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	f, err := v.Freeze()
+	f, err := v.Freeze(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Memory.Release()
-	defer f.Scratch.Release()
-	man := snapshot.Manifest{Tag: tag, CreatedAt: time.Now(), Engine: eng.Name(), ISA: string(eng.ISA()), VCPUs: 1, MemoryMiB: board.MinRAMBytes >> 20}
-	if err := m.store.Create(t.Context(), man, snapshot.Contents{State: f.State, Memory: f.Memory, Scratch: f.Scratch, Root: root}); err != nil {
+	defer f.Release()
+	man := snapshot.Manifest{Tag: tag, CreatedAt: time.Now(), Engine: "soft", ISA: string(engine.RISCV64), VCPUs: 1, MemoryMiB: board.MinRAMBytes >> 20}
+	if err := m.store.Create(t.Context(), man, snapshot.Contents{State: f.State(), Cut: f, Root: root}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -369,12 +386,12 @@ func TestSourceOutlivesItsRemoval(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src.snap.Release()
+	src.Release()
 	b.close()
 	defer func() {
 		if recover() == nil {
 			t.Error("a snapshot that nobody has any more can be taken again")
 		}
 	}()
-	src.snap.Retain()
+	src.Retain()
 }

@@ -3,10 +3,6 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"runtime"
 	"slices"
@@ -14,11 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/forkd-dev/forkd/internal/agent"
-	"github.com/forkd-dev/forkd/internal/agent/wire"
-	"github.com/forkd-dev/forkd/internal/engine"
-	"github.com/forkd-dev/forkd/internal/machine"
-	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
 // MaxLifetime bounds the lifetime that a fork may ask for.
@@ -40,7 +32,7 @@ func (m *Manager) Fork(ctx context.Context, spec ForkSpec) ([]ForkResult, error)
 		free()
 		return nil, err
 	}
-	defer src.snap.Release()
+	defer src.Release()
 	f, err := m.forkFrom(ctx, src, spec)
 	free()
 	if err != nil {
@@ -58,28 +50,33 @@ type forking struct {
 }
 
 // forkFrom makes children of an opened snapshot.
-func (m *Manager) forkFrom(ctx context.Context, src *source, spec ForkSpec) (*forking, error) {
-	if err := src.snap.Intact(); err != nil {
+func (m *Manager) forkFrom(ctx context.Context, src *snapshot.Snapshot, spec ForkSpec) (*forking, error) {
+	if err := src.Intact(); err != nil {
 		return nil, m.openError(spec.Tag, err)
 	}
 	if err := m.admit(spec.N); err != nil {
 		return nil, err
 	}
 	f := &forking{
-		spec: spec, wake: spec.Prewarm || src.snap.Manifest.Held > 0,
+		spec: spec, wake: spec.Prewarm || src.Manifest.Held > 0,
 		results: make([]ForkResult, spec.N), boxes: make([]*box, spec.N),
 	}
-	each(spec.N, func(i int) {
-		b, err := m.spawn(ctx, src, birthOf(spec))
+	births := make([]birth, spec.N)
+	for i := range births {
+		births[i] = birthOf(spec)
+	}
+	boxes, errs := m.spawnAll(ctx, src, births)
+	for i, b := range boxes {
+		err := errs[i]
 		if err == nil {
 			err = m.register(b)
 		}
 		if err != nil {
 			f.results[i].Err = wrap(err, "forking child %d of %q", i, spec.Tag)
-			return
+			continue
 		}
 		f.boxes[i] = b
-	})
+	}
 	return f, nil
 }
 
@@ -179,70 +176,6 @@ func birthOf(spec ForkSpec) birth {
 // newID makes up an id. It can be part of a host name behind a dash.
 func newID() string { return "sb" + randomHex(6) }
 
-// spawn makes one sandbox. It is not registered yet.
-func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	snap := src.snap
-	memory, err := src.engine.NewMemory(snap.Memory, m.memory, c.limitMiB<<(20-page.Shift))
-	if errors.Is(err, engine.ErrNoQuota) {
-		return nil, fail(Unsupported, "leave the memory limit out", "the %s engine cannot limit a sandbox's memory", src.engine.Name())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("mapping memory: %w", err)
-	}
-	cfg := machine.Config{
-		Engine:  src.engine,
-		VCPUs:   snap.Manifest.VCPUs,
-		Memory:  memory,
-		Root:    snap.Root,
-		Scratch: page.NewOverlay(snap.Scratch, m.scratch, 0),
-		Entropy: rand.Reader,
-		Console: io.Discard,
-		State:   snap.State,
-	}
-	rand.Read(cfg.GenerationID[:])
-	b := &box{
-		terms:     c.terms,
-		id:        c.id,
-		tag:       c.tag,
-		base:      cmp.Or(c.base, c.tag),
-		first:     cmp.Or(c.first, c.base, c.tag),
-		source:    snap.Manifest.BranchedFrom,
-		names:     c.names,
-		manifest:  snap.Manifest,
-		engine:    src.engine.Name(),
-		created:   c.created,
-		restored:  time.Now(),
-		workspace: c.workspace,
-		life:      c.life,
-		closed:    make(chan struct{}),
-		slots:     m.active,
-		turn:      make(chan struct{}, 1),
-		called:    make(chan struct{}),
-		awake:     make(chan struct{}),
-		evaluated: make(chan struct{}),
-	}
-	if c.source != nil {
-		b.source = *c.source
-	}
-	if b.names == (names{}) {
-		b.names = newNames()
-	}
-	b.turn <- struct{}{}
-	cfg.OnEnd = func() { m.retire(b) }
-	if b.machine, err = machine.New(cfg); err != nil {
-		return nil, fmt.Errorf("restoring machine: %w", err)
-	}
-	b.snap = snap.Retain()
-	b.agent = agent.NewClient(b.machine.Open)
-	if man := snap.Manifest; man.Runtime != "" {
-		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
-	}
-	return b, nil
-}
-
 // register makes a new sandbox known. If it cannot, it closes it.
 func (m *Manager) register(b *box) error {
 	m.mu.Lock()
@@ -321,10 +254,7 @@ func (m *Manager) remove(b *box) bool {
 }
 
 // end frees a sandbox that is not known any more.
-func (m *Manager) end(b *box, reason string) {
-	b.giveUp(reason)
-	m.trimSoon()
-}
+func (m *Manager) end(b *box, reason string) { b.giveUp(reason) }
 
 // retire frees a sandbox that ended by itself. It stays listed, with its
 // reason, until it is killed or maxEnded others have ended after it.

@@ -93,8 +93,8 @@ func (m *Manager) restore(ctx context.Context, c birth) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer src.snap.Release()
-	if err := src.snap.Intact(); err != nil {
+	defer src.Release()
+	if err := src.Intact(); err != nil {
 		return nil, m.openError(c.tag, err)
 	}
 	if err := m.admit(1); err != nil {
@@ -135,7 +135,7 @@ func (m *Manager) save(ctx context.Context, b *box, name, parent string, k kept,
 		}
 	}()
 	b.machine.Pause()
-	if c.frozen, err = b.machine.Freeze(); err != nil {
+	if c.frozen, err = b.machine.Freeze(ctx); err != nil {
 		return k, b.branchError(err)
 	}
 	man := c.manifest(m, BranchSpec{Tag: tag, Mode: BranchDiff})

@@ -151,6 +151,7 @@ func (m *Manager) relive(b *box, change func(*life) error) (*box, error) {
 		return nil, err
 	}
 	m.arm(now)
+	now.noteLocked()
 	return now, nil
 }
 
@@ -167,7 +168,7 @@ func (m *Manager) arm(b *box) {
 		b.timer.Stop()
 		b.timer = nil
 	}
-	if !b.expires.IsZero() && !b.rest.over {
+	if !b.expires.IsZero() && !b.over {
 		b.timer = time.AfterFunc(time.Until(b.expires), func() { m.expire(b) })
 	}
 }
@@ -195,7 +196,7 @@ func (m *Manager) expire(b *box) {
 		m.opts.Log.Warn("pausing a sandbox whose lifetime is over; it goes on until that works", "id", b.id, "error", err)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.timer != nil && !b.rest.over {
+		if b.timer != nil && !b.over {
 			b.timer.Reset(pauseAgain)
 		}
 	}

@@ -11,13 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
-	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -34,23 +33,41 @@ type Options struct {
 	Home string
 	// Agent returns the guest's agent, an ELF executable for an ISA.
 	Agent func(engine.ISA) ([]byte, error)
-	// NewEngine makes an engine. The machines of one engine share what it keeps,
-	// decoded code above all; those with one vCPU and those with several get one
-	// each, since code for the latter has to order its accesses to memory.
-	NewEngine func() engine.Engine
-	Log       *slog.Logger
-	Version   string
+	// Engine is what the machines in cells run on.
+	Engine Engine
+	// Cells starts the processes in which machines live.
+	Cells   cell.Launcher
+	Log     *slog.Logger
+	Version string
 }
+
+// Engine describes an engine; see engine.Engine.
+type Engine struct {
+	Name     string
+	ISA      engine.ISA
+	Features []string
+	// Each tells that each machine has a cell of its own; otherwise those that have a
+	// snapshot's first layer in common share one, and what is known about its pages.
+	Each bool
+}
+
+// Cells that are kept ready: one of an engine whose cells are shared, and some more
+// where each machine needs one.
+const (
+	spareShared = 1
+	spareEach   = 2
+)
+
+// cellPatience is how long a cell stays in which nothing lives any more, with what it
+// knows about a snapshot.
+const cellPatience = 15 * time.Minute
 
 // Manager owns the snapshots under one home and the sandboxes of this process.
 type Manager struct {
-	opts    Options
-	lock    *os.File
-	store   *snapshot.Store
-	memory  *page.Arena // pages of guest RAM
-	scratch *page.Arena // pages of scratch disks
-
-	single, multi func() engine.Engine // see Options.NewEngine
+	opts  Options
+	lock  *os.File
+	store *snapshot.Store
+	cells *cell.Host
 
 	building keyedLock // one creation per tag at a time
 	tags     tagLocks  // what is being made stands on these
@@ -58,29 +75,14 @@ type Manager struct {
 	paused   *records[pausedRecord]
 	writers  *writers
 	active   chan struct{} // activations in progress
-	trimming atomic.Bool   // a trim is due
 	images   sync.RWMutex  // held for reading while an image is in use
 
 	mu       sync.Mutex
-	warm     map[string]*source // opened snapshots by tag; guarded by mu
-	boxes    map[string]*box    // guarded by mu
-	ended    []string           // ids of boxes that ended, oldest first; guarded by mu
-	failures []failure          // branches that could not be written, oldest first; guarded by mu
-	closed   bool               // guarded by mu
-}
-
-// engine returns the engine for machines with that many vCPUs.
-func (m *Manager) engine(vcpus int) engine.Engine {
-	if vcpus > 1 {
-		return m.multi()
-	}
-	return m.single()
-}
-
-// source is an opened snapshot with the engine of its children.
-type source struct {
-	snap   *snapshot.Snapshot
-	engine engine.Engine
+	warm     map[string]*snapshot.Snapshot // opened snapshots by tag; guarded by mu
+	boxes    map[string]*box               // guarded by mu
+	ended    []string                      // ids of boxes that ended, oldest first; guarded by mu
+	failures []failure                     // branches that could not be written, oldest first; guarded by mu
+	closed   bool                          // guarded by mu
 }
 
 // Open opens a home. A home that another process holds is an InUse error that
@@ -95,22 +97,14 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	}
 	m := &Manager{
 		opts:    opts,
-		single:  sync.OnceValue(opts.NewEngine),
-		multi:   sync.OnceValue(opts.NewEngine),
 		lock:    lock,
 		active:  make(chan struct{}, activations),
 		writers: newWriters(),
-		warm:    make(map[string]*source),
+		warm:    make(map[string]*snapshot.Snapshot),
 		boxes:   make(map[string]*box),
 	}
-	if m.memory, err = m.single().NewArena(); err == nil {
-		m.store, err = snapshot.OpenStore(opts.Home)
-	}
-	if err == nil {
-		m.scratch, err = page.NewFileArena(opts.Home)
-	}
-	if err == nil {
-		err = m.memory.Reserve(reservedPages)
+	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {
+		m.cells, err = m.newCells()
 	}
 	if err == nil {
 		m.spaces, err = openRecords[spaceRecord](filepath.Join(opts.Home, "workspaces"))
@@ -122,8 +116,23 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		lock.Close()
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
+	if err := m.recover(ctx); err != nil {
+		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
+	}
 	m.sweepKept()
+	m.cells.Prepare()
 	return m, nil
+}
+
+func (m *Manager) newCells() (*cell.Host, error) {
+	opts := cell.Options{
+		Dir: filepath.Join(m.opts.Home, "cells"), Launch: m.opts.Cells,
+		Each: m.opts.Engine.Each, Spare: spareShared, Patience: cellPatience, OpenLayer: m.store.OpenLayer, Log: m.opts.Log,
+	}
+	if opts.Each {
+		opts.Spare = spareEach
+	}
+	return cell.NewHost(opts)
 }
 
 // lockHome takes the home's lock for the life of this process and leaves the
@@ -176,65 +185,85 @@ func (m *Manager) Close() error {
 	m.boxes = make(map[string]*box)
 	m.mu.Unlock()
 	closeAll(boxes)
+	return errors.Join(err, m.shut(true))
+}
+
+// Abandon gives up the home and leaves the sandboxes to a later Manager. Branches that
+// are being written are finished first.
+func (m *Manager) Abandon() error {
+	m.mu.Lock()
+	before := m.closed
+	m.closed = true
+	m.mu.Unlock()
+	if before {
+		return nil
+	}
+	m.writers.drain(closeTime)
+	return m.shut(false)
+}
+
+// shut gives up the home, and ends the cells or leaves them.
+func (m *Manager) shut(quit bool) error {
+	m.cells.Close(quit)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for tag, s := range m.warm {
+	for tag, snap := range m.warm {
 		delete(m.warm, tag)
-		s.snap.Release()
+		snap.Release()
 	}
 	m.store.Close()
-	return errors.Join(err, m.lock.Close())
+	return m.lock.Close()
 }
 
 // source returns the opened snapshot of a tag, opening it the first time. The
 // caller releases it: whoever removes the snapshot, or fails to write it, may let
 // go of it at any moment.
-func (m *Manager) source(tag string) (*source, error) {
+func (m *Manager) source(tag string) (*snapshot.Snapshot, error) {
 	if !snapshot.ValidTag(tag) {
 		return nil, badTag(tag)
 	}
-	if s := m.warmSource(tag); s != nil {
-		return s, nil
+	if snap := m.warmSource(tag); snap != nil {
+		return snap, nil
 	}
 	snap, err := m.store.Open(tag)
 	if err != nil {
 		return nil, m.openError(tag, err)
 	}
-	s := &source{snap: snap, engine: m.engine(snap.Manifest.VCPUs)}
-	if err := offers(s.engine, snap.Manifest); err != nil {
+	if err := m.opts.Engine.offers(snap.Manifest); err != nil {
 		snap.Release()
 		return nil, err
 	}
-	return m.keep(tag, s)
+	return m.keep(tag, snap)
 }
 
-func (m *Manager) warmSource(tag string) *source {
+func (m *Manager) warmSource(tag string) *snapshot.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.warm[tag]
-	if s != nil {
-		s.snap.Retain()
+	snap := m.warm[tag]
+	if snap != nil {
+		snap.Retain()
 	}
-	return s
+	return snap
 }
 
 // keep publishes an opened snapshot, unless another request was quicker or the
 // snapshot has been removed meanwhile. Like source it returns a reference.
-func (m *Manager) keep(tag string, s *source) (*source, error) {
+func (m *Manager) keep(tag string, snap *snapshot.Snapshot) (*snapshot.Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if other := m.warm[tag]; other != nil {
-		s.snap.Release()
-		other.snap.Retain()
-		return other, nil
+		snap.Release()
+		return other.Retain(), nil
 	}
 	if m.closed || !m.store.Exists(tag) {
-		s.snap.Release()
+		snap.Release()
 		return nil, fail(NotFound, "", "there is no snapshot %q any more", tag)
 	}
-	m.warm[tag] = s
-	s.snap.Retain()
-	return s, nil
+	if snap.Cut != nil {
+		return snap, nil // it is in a file soon
+	}
+	m.warm[tag] = snap
+	return snap.Retain(), nil
 }
 
 func (m *Manager) openError(tag string, err error) error {

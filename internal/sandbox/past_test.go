@@ -28,7 +28,7 @@ func branchBare(t *testing.T, m *Manager, b *box, tag string) {
 	c := &cut{box: b, origin: b.origin()}
 	defer c.release()
 	var err error
-	if c.frozen, err = b.machine.Freeze(); err != nil {
+	if c.frozen, err = b.machine.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.store.Create(t.Context(), c.manifest(m, BranchSpec{Tag: tag, Mode: BranchFull}), c.contents(true)); err != nil {

@@ -93,7 +93,6 @@ func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration)
 	if err != nil {
 		return nil, wrap(err, "resuming sandbox %s", id)
 	}
-	m.touch(b)
 	info := b.info()
 	return &info, nil
 }

@@ -130,7 +130,7 @@ func (m *Manager) removeClaimed(tags []string, opts RemoveOptions) error {
 	for _, tag := range stored {
 		if s := m.warm[tag]; s != nil {
 			delete(m.warm, tag)
-			s.snap.Release()
+			s.Release()
 		}
 	}
 	return nil

@@ -21,11 +21,11 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer src.snap.Release()
+	defer src.Release()
 	if err := m.descends(b, tag); err != nil {
 		return nil, err
 	}
-	if err := src.snap.Intact(); err != nil {
+	if err := src.Intact(); err != nil {
 		return nil, m.openError(tag, err)
 	}
 	next, err := m.spawn(ctx, src, birth{
@@ -103,6 +103,7 @@ func (m *Manager) replace(b, next *box) error {
 	next.mu.Lock()
 	next.life = life
 	m.arm(next)
+	next.noteLocked()
 	next.mu.Unlock()
 	m.ended = slices.DeleteFunc(m.ended, func(id string) bool { return id == b.id })
 	m.mu.Unlock()

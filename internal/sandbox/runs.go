@@ -30,7 +30,7 @@ func (m *Manager) RunCode(ctx context.Context, id string, spec RunSpec, event fu
 		Context: spec.Context, Language: spec.Language, Code: spec.Code, Env: environ(over(b.env, spec.Env)),
 		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout,
 	}
-	r, err := atOnce(ctx, m, b, b.agent.RunsDirectly(req) && patient(req.Timeout), func(ctx context.Context) (*agent.RunResult, error) {
+	r, err := atOnce(ctx, b, b.agent.RunsDirectly(req) && patient(req.Timeout), func(ctx context.Context) (*agent.RunResult, error) {
 		return b.agent.RunCode(ctx, req, func(e agent.RunEvent) error { return event(runEvent(e)) })
 	})
 	if _, lost := errors.AsType[*agent.RestartedError](err); lost {

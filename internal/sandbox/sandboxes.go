@@ -37,6 +37,7 @@ func (m *Manager) Sandboxes() []Info {
 	boxes := maps.Clone(m.boxes)
 	m.mu.Unlock()
 	paused := m.paused.all()
+	m.refreshAll()
 	infos := make([]Info, 0, len(boxes)+len(paused))
 	for _, b := range boxes {
 		infos = append(infos, b.info())
@@ -53,6 +54,7 @@ func (m *Manager) Sandboxes() []Info {
 // Sandbox describes one sandbox.
 func (m *Manager) Sandbox(id string) (*Info, error) {
 	if b := m.lookup(id); b != nil {
+		b.machine.Refresh()
 		info := b.info()
 		return &info, nil
 	}

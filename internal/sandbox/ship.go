@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/hub"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 	"github.com/forkd-dev/forkd/internal/snapshot/archive"
@@ -164,7 +163,7 @@ func (in *intake) begin(man *snapshot.Manifest) (archive.Import, error) {
 	if !snapshot.ValidTag(in.tag) {
 		return nil, badTag(in.tag)
 	}
-	if err := offers(m.engine(man.VCPUs), man); err != nil {
+	if err := m.opts.Engine.offers(man); err != nil {
 		return nil, err
 	}
 	if !m.building.try(in.tag) {
@@ -217,15 +216,15 @@ func (in *intake) finish(what string, err error) (*SnapshotInfo, error) {
 }
 
 // offers refuses a snapshot of a machine that the engine does not offer.
-func offers(eng engine.Engine, man *snapshot.Manifest) error {
-	if have := string(eng.ISA()); have != man.ISA {
+func (eng Engine) offers(man *snapshot.Manifest) error {
+	if have := string(eng.ISA); have != man.ISA {
 		return fail(NotBootable, "use a host whose engine offers "+man.ISA,
-			"snapshot %q is of a %s machine, the %s engine offers %s", man.Tag, man.ISA, eng.Name(), have)
+			"snapshot %q is of a %s machine, the %s engine offers %s", man.Tag, man.ISA, eng.Name, have)
 	}
 	for _, feature := range man.CPUFeatures {
-		if !slices.Contains(eng.Features(), feature) {
+		if !slices.Contains(eng.Features, feature) {
 			return fail(NotBootable, "use a forkd whose engine offers "+feature,
-				"snapshot %q is of a CPU with %s, which the %s engine does not offer", man.Tag, feature, eng.Name())
+				"snapshot %q is of a CPU with %s, which the %s engine does not offer", man.Tag, feature, eng.Name)
 		}
 	}
 	return nil

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/forkd-dev/forkd/internal/engine"
-	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 	"github.com/forkd-dev/forkd/internal/snapshot/archive"
@@ -35,7 +33,7 @@ func newYard(t *testing.T, full bool) *yard {
 	}
 	h.Store.Close() // the manager's from now on
 	m, err := Open(context.Background(), Options{
-		Home: h.Dir, NewEngine: func() engine.Engine { return soft.New(1) }, Version: "test", Log: slog.New(slog.DiscardHandler),
+		Home: h.Dir, Engine: softEngine, Cells: within(1), Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -80,6 +80,7 @@ type Info struct {
 	ExpiresAt      time.Time // zero: never
 	MemoryLimitMiB int       // zero: the guest's whole RAM
 	PrivateKiB     int64     // RAM and disk pages that only this sandbox has
+	PID            int       // of the process that it lives or lived in; 0: it is paused
 	Translated     uint64    // basic blocks of guest code that none before it had needed
 	Workspace      string    // that it is, if any
 	BranchedFrom   string    // id of the sandbox that its snapshot was branched from, if any

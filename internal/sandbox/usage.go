@@ -28,6 +28,7 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
+	b.machine.Refresh()
 	in, err := b.agent.Metrics(ctx)
 	if err != nil {
 		return nil, b.guestError(err, "measuring")
@@ -35,7 +36,7 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	return &Metrics{
 		Time: time.Unix(0, in.WallNS).UTC(), VCPUs: in.CPUs, CPU: b.load(in),
 		MemTotal: in.MemoryTotal, MemUsed: in.MemoryUsed, MemCache: in.MemoryCache, DiskTotal: in.DiskTotal, DiskUsed: in.DiskUsed,
-		Private: int64(b.machine.PrivateBytes()),
+		Private: b.machine.PrivateBytes(),
 	}, nil
 }
 

@@ -71,9 +71,7 @@ func (m *Manager) write(p *snapshot.Pending, spec BranchSpec, free func()) *writ
 		defer close(w.done)
 		defer cancel()
 		defer free()
-		if w.err = p.Commit(ctx, nil); w.err != nil {
-			m.forgetSource(spec.Tag)
-		}
+		w.err = p.Commit(ctx, nil)
 	})
 	return w
 }
@@ -92,16 +90,6 @@ func (w *writing) wait(ctx context.Context) error {
 		return nil // it was quicker
 	}
 	return context.Cause(ctx)
-}
-
-// forgetSource drops an opened snapshot that was never written.
-func (m *Manager) forgetSource(tag string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s := m.warm[tag]; s != nil && !m.store.Exists(tag) {
-		delete(m.warm, tag)
-		s.snap.Release()
-	}
 }
 
 // failure is a branch that could not be written.

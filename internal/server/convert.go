@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -48,7 +47,7 @@ func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
 		State:            api.SandboxInfoState(in.State),
 		Reason:           in.Reason,
 		CreatedAtUnix:    in.CreatedAt.Unix(),
-		PID:              os.Getpid(),
+		PID:              in.PID,
 		MemoryLimitMiB:   orNil(in.MemoryLimitMiB),
 		PrivateKiB:       in.PrivateKiB,
 		TranslatedBlocks: int64(in.Translated),

@@ -103,15 +103,28 @@ func (p *Pending) member() *member {
 	if p.flatten {
 		return m
 	}
+	if cut := p.snap.Cut; cut != nil {
+		var digests []page.Digest
+		m.depth, digests = cut.Layers()
+		m.add(digests...)
+		return m
+	}
 	m.depth = max(0, len(p.snap.Memory.Layers())-1)
 	for _, stack := range []*page.Stack{p.snap.Memory, p.snap.Scratch} {
 		for _, l := range stack.Layers() {
-			if d := l.Digest(); d != (page.Digest{}) {
-				m.layers = append(m.layers, LayerRef{Digest: d.String()})
-			}
+			m.add(l.Digest())
 		}
 	}
 	return m
+}
+
+// add notes layers, but for those that have no file yet.
+func (m *member) add(digests ...page.Digest) {
+	for _, d := range digests {
+		if d != (page.Digest{}) {
+			m.layers = append(m.layers, LayerRef{Digest: d.String()})
+		}
+	}
 }
 
 // bytes returns the size of the files of m, and of those that nobody else needs.
@@ -159,7 +172,7 @@ func (s *Store) Compact(ctx context.Context, from, to string) error {
 	defer snap.Release()
 	m := *snap.Manifest
 	m.Tag, m.ParentTag, m.CreatedAt = to, "", time.Now().UTC()
-	p, err := s.Begin(m, Contents{State: snap.State, Memory: snap.Memory, Scratch: snap.Scratch, Base: snap, Flatten: true})
+	p, err := s.Begin(m, Contents{State: snap.State, Memory: snap.Memory, Scratch: snap.Scratch, Cut: snap.Cut, Base: snap, Flatten: true})
 	if err != nil {
 		return fmt.Errorf("compacting snapshot %q: %w", from, err)
 	}

@@ -1,10 +1,13 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/page"
@@ -15,17 +18,61 @@ import (
 type Snapshot struct {
 	Manifest *Manifest
 	State    []byte
-	Memory   *page.Stack
-	Scratch  *page.Stack
-	Root     *page.Stack
+	// Memory and Scratch are nil if the pages are in the memory of another process;
+	// then Cut is set.
+	Memory  *page.Stack
+	Scratch *page.Stack
+	Cut     Cut
+	Root    *page.Stack
 
 	refs atomic.Int64
+
+	mu        sync.Mutex
+	onRelease []func() // guarded by mu
+}
+
+// Cut is the RAM and the scratch disk of a machine at one instant, in the memory of
+// another process. It is reference counted.
+type Cut interface {
+	// Limits returns how many pages the address spaces have.
+	Limits() (memory, scratch page.Number)
+	// Layers returns how many layers of RAM lie over the first one, and the digests of
+	// all layers that have a file.
+	Layers() (depth int, _ []page.Digest)
+	// Stacks fetches the pages and returns references to stacks of them.
+	Stacks(context.Context) (memory, scratch *page.Stack, err error)
+	Retain()
+	Release()
+}
+
+// Mapped returns a snapshot of stacks, and InMemory one of a cut. They take over the
+// references that they are given.
+func Mapped(m *Manifest, state []byte, memory, scratch, root *page.Stack) *Snapshot {
+	s := &Snapshot{Manifest: m, State: state, Memory: memory, Scratch: scratch, Root: root}
+	s.refs.Store(1)
+	return s
+}
+
+func InMemory(m *Manifest, state []byte, cut Cut, root *page.Stack) *Snapshot {
+	s := &Snapshot{Manifest: m, State: state, Cut: cut, Root: root}
+	s.refs.Store(1)
+	return s
+}
+
+// OnRelease has fn called when the last reference is given up. The caller has one.
+func (s *Snapshot) OnRelease(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onRelease = append(s.onRelease, fn)
 }
 
 // Intact checks cheaply that nobody has changed the mapped files since they
 // were opened. The error wraps ErrNotBootable and names the file.
 func (s *Snapshot) Intact() error {
 	for _, stack := range []*page.Stack{s.Memory, s.Scratch, s.Root} {
+		if stack == nil {
+			continue
+		}
 		if err := stack.Intact(); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotBootable, err)
 		}
@@ -45,10 +92,16 @@ func (s *Snapshot) Retain() *Snapshot {
 func (s *Snapshot) Release() {
 	switch n := s.refs.Add(-1); {
 	case n == 0:
+		for _, fn := range s.onRelease {
+			fn()
+		}
 		for _, stack := range []*page.Stack{s.Memory, s.Scratch, s.Root} {
 			if stack != nil {
 				stack.Release()
 			}
+		}
+		if s.Cut != nil {
+			s.Cut.Release()
 		}
 	case n < 0:
 		panic("BUG: snapshot released twice")
@@ -129,6 +182,26 @@ func (s *Store) load(tag string) (snap *Snapshot, err error) {
 	}
 	snap.Root, err = s.openRoot(filepath.Join(s.Dir(tag), rootFile), m.Root)
 	return snap, err
+}
+
+// OpenLayer maps a layer of the store, which the caller releases. The error wraps
+// fs.ErrNotExist if it is not there any more.
+func (s *Store) OpenLayer(digest page.Digest) (*page.Layer, error) {
+	s.files.Lock()
+	defer s.files.Unlock()
+	name := digest.String()
+	if s.rotten[name] {
+		return nil, fmt.Errorf("layer %s is damaged: %w", name, fs.ErrNotExist)
+	}
+	l, err := page.OpenLayer(s.layerPath(name))
+	if err == nil && l.Digest() != digest {
+		l.Release()
+		err = fmt.Errorf("layer %s: %w", name, page.ErrCorrupt)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // openRoot maps a root image, unless another snapshot has it open.

@@ -17,9 +17,11 @@ var ErrRemoved = errors.New("snapshot was removed while it was being written")
 
 // Contents is what a new snapshot is made of.
 type Contents struct {
-	State   []byte
+	State []byte
+	// The pages are in stacks, or another process has them.
 	Memory  *page.Stack
 	Scratch *page.Stack
+	Cut     Cut
 	// Base is the snapshot whose root the machine has. Without one Root is the
 	// path of the root image, which is linked, or copied from another file system.
 	Base *Snapshot
@@ -66,7 +68,12 @@ func (s *Store) Begin(m Manifest, c Contents) (*Pending, error) {
 	}
 	m.Format = FormatVersion
 	m.Root, m.State = FileRef{}, FileRef{int64(len(c.State)), hashBytes(c.State)}
-	m.Memory, m.Scratch = StackRef{Pages: c.Memory.Limit()}, StackRef{Pages: c.Scratch.Limit()}
+	if c.Cut != nil {
+		m.Memory.Pages, m.Scratch.Pages = c.Cut.Limits()
+	} else {
+		m.Memory.Pages, m.Scratch.Pages = c.Memory.Limit(), c.Scratch.Limit()
+	}
+	m.Memory.Layers, m.Scratch.Layers = nil, nil
 	snap := &Snapshot{Manifest: &m, State: c.State}
 	snap.refs.Store(1)
 	if c.Base != nil {
@@ -78,7 +85,12 @@ func (s *Store) Begin(m Manifest, c Contents) (*Pending, error) {
 		}
 		snap.Root = root
 	}
-	snap.Memory, snap.Scratch = c.Memory.Retain(), c.Scratch.Retain()
+	if c.Cut != nil {
+		c.Cut.Retain()
+		snap.Cut = c.Cut
+	} else {
+		snap.Memory, snap.Scratch = c.Memory.Retain(), c.Scratch.Retain()
+	}
 	p := &Pending{store: s, snap: snap, flatten: c.Flatten, done: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +226,7 @@ func (w *writer) write(p *Pending) (err error) {
 	if err := w.begin(m.Tag); err != nil {
 		return err
 	}
-	if m.Memory, m.Scratch, err = w.stacks(p.snap, p.flatten); err != nil {
+	if m.Memory, m.Scratch, err = w.pages(p); err != nil {
 		return fmt.Errorf("writing pages of %q: %w", m.Tag, err)
 	}
 	if m.Root, err = w.root(p.snap.Root, m.Root); err != nil {
@@ -232,6 +244,19 @@ func (w *writer) write(p *Pending) (err error) {
 		p.phase = publishing
 		return nil
 	})
+}
+
+// pages writes RAM and scratch disk, once they are in this process.
+func (w *writer) pages(p *Pending) (memory, scratch StackRef, err error) {
+	m, d := p.snap.Memory, p.snap.Scratch
+	if cut := p.snap.Cut; cut != nil {
+		if m, d, err = cut.Stacks(w.ctx); err != nil {
+			return memory, scratch, err
+		}
+		defer m.Release()
+		defer d.Release()
+	}
+	return w.stacks(m, d, p.flatten)
 }
 
 // writer puts one snapshot on the disk.

@@ -18,14 +18,14 @@ import (
 type contents = func(yield func(page.Number, *page.Page) bool)
 
 // stacks writes the layers of RAM and scratch disk that have no file yet.
-func (w *writer) stacks(snap *Snapshot, flatten bool) (memory, scratch StackRef, err error) {
+func (w *writer) stacks(m, d *page.Stack, flatten bool) (memory, scratch StackRef, err error) {
 	var total, done atomic.Int64
 	wrote := func(n int) {
 		if w.progress != nil {
 			w.progress(min(done.Add(int64(n)), total.Load()), total.Load())
 		}
 	}
-	both := [...]*page.Stack{snap.Memory, snap.Scratch}
+	both := [...]*page.Stack{m, d}
 	var all [len(both)]contents // of those that become one layer
 	for i, stack := range both {
 		pages := 0

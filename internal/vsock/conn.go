@@ -377,3 +377,10 @@ func (c *Conn) peerShutdown(flags uint32) {
 		c.abandon(ErrReset) // the guest waits for this (virtio 5.10.6.5)
 	}
 }
+
+// Buffered returns how many bytes can be read without waiting.
+func (c *Conn) Buffered() int {
+	c.mux.mu.Lock()
+	defer c.mux.mu.Unlock()
+	return c.in.size
+}

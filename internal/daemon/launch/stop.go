@@ -23,14 +23,18 @@ const (
 // numbers it here.
 type Peer struct{ PID, UID int }
 
-// Stop ends the daemon of a home and waits until its process is gone. It returns
-// the process's id, or 0 if no daemon runs.
-func Stop(ctx context.Context, home string) (pid int, err error) {
+// Stop ends the daemon of a home and waits until its process is gone. With keep its
+// sandboxes go on. It returns the process's id, or 0 if no daemon runs.
+func Stop(ctx context.Context, home string, keep bool) (pid int, err error) {
 	pid, err = Find(ctx, home)
 	if pid == 0 || err != nil {
 		return 0, err
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+	how := syscall.SIGTERM
+	if keep {
+		how = syscall.SIGHUP
+	}
+	if err := syscall.Kill(pid, how); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return 0, &Error{Message: fmt.Sprintf("ending process %d", pid), Err: err}
 	}
 	late := time.After(stopTime)

@@ -100,6 +100,9 @@ func (f *Fake) enter() (leave func()) {
 	}
 }
 
+// Abandon is Close: nobody comes after it.
+func (f *Fake) Abandon() error { return f.Close() }
+
 // Close suspends the workspaces that run and ends all sandboxes.
 func (f *Fake) Close() error {
 	var failed error

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/cell/inside"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/sandbox"
+)
+
+// idleCell is how long a cell without a machine waits for a daemon.
+const idleCell = time.Minute
+
+// aloneEnv bounds how long a cell with machines goes on without a daemon.
+const (
+	aloneEnv     = "FORKD_CELL_ALONE"
+	aloneDefault = 24 * time.Hour
+)
+
+// reservedPages are kept ready in a cell, so that a burst of forks finds memory without
+// asking the host.
+const reservedPages = 32 << 20 / page.Size
+
+// cells returns what starts cells for an engine: this program.
+func cells(home string, c *choice) (*cell.Program, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	// For what the runtime of a cell has to say that fails. The descriptor stays open as
+	// long as the daemon runs.
+	log, err := os.OpenFile(filepath.Join(home, "cells.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	env := []string{engineEnv + "=" + c.name}
+	for _, name := range []string{aloneEnv, "FORKD_JIT", "GODEBUG", "GOGC"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return &cell.Program{Path: self, Args: []string{"cell"}, Env: env, Log: log}, nil
+}
+
+// serveCell is a cell.
+func serveCell(name string) error {
+	// What ends the daemon, from a terminal or a service manager, is not for cells.
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
+	chosen, err := chooseEngine()
+	if err != nil {
+		return err
+	}
+	alone, err := aloneTime()
+	if err != nil {
+		return err
+	}
+	socket := os.NewFile(cell.ListenerFD, "listener")
+	if socket == nil {
+		return errNoCell
+	}
+	l, err := net.FileListener(socket)
+	if err != nil {
+		return errors.Join(errNoCell, err)
+	}
+	socket.Close()
+	listener, ok := l.(*net.UnixListener)
+	if !ok {
+		return errNoCell
+	}
+	listener.SetUnlinkOnClose(false) // the name is the daemon's
+	cfg := inside.Config{
+		Name: name, Listener: listener, NewEngine: chosen.open, Scratch: os.NewFile(cell.ScratchFD, "scratch"),
+		Idle: idleCell, Alone: alone,
+	}
+	if chosen.name == engineSoft {
+		cfg.Reserve = reservedPages
+	}
+	s, err := inside.New(cfg)
+	if err != nil {
+		return err
+	}
+	return s.Serve()
+}
+
+var errNoCell = errors.New("cells are started by the daemon")
+
+// aloneTime returns how long a cell with machines goes on without a daemon.
+func aloneTime() (time.Duration, error) {
+	text := os.Getenv(aloneEnv)
+	if text == "" {
+		return aloneDefault, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return d, nil
+	}
+	return 0, fmt.Errorf("%s=%s: give a duration, for example %s", aloneEnv, strconv.Quote(text), aloneDefault)
+}
+
+// describe returns what the domain is told of an engine.
+func (c *choice) describe() sandbox.Engine {
+	e := c.open()
+	return sandbox.Engine{Name: c.name, ISA: e.ISA(), Features: e.Features(), Each: c.name == engineKVM}
+}

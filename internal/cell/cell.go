@@ -1,0 +1,337 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// ErrLost reports a cell that is gone, and with it its machines.
+var ErrLost = errors.New("the process that it lived in is gone")
+
+// Cell is one cell.
+type Cell struct {
+	host *Host
+	Name string
+	PID  int
+	// Jail tells, in words, what it could not be kept from.
+	Jail []string
+
+	socket string
+	proc   *process
+	conn   *wire.Conn
+	last   atomic.Uint64 // number that was given to something
+	gone   chan struct{} // closed when the connection has ended
+
+	mu      sync.Mutex
+	calls   map[uint64]chan *wire.Message  // requests without an answer; nil: it is gone; guarded by mu
+	vms     map[uint64]*VM                 // guarded by mu
+	layers  map[uint64]*held               // layers that were sent; guarded by mu
+	numbers map[*page.Layer]uint64         // of those; guarded by mu
+	sources map[*snapshot.Snapshot]*source // guarded by mu
+	saved   map[uint64]page.Digest         // layers that it has sealed and that have a file; guarded by mu
+	why     error                          // it is gone; guarded by mu
+	idle    *time.Timer                    // ends it; guarded by mu
+	quits   bool                           // it was told to; guarded by mu
+	left    bool                           // it is another daemon's; guarded by mu
+}
+
+// held is a layer that was sent to a cell.
+type held struct {
+	layer *page.Layer // a reference
+	uses  int         // sources and cuts that it is part of
+}
+
+// connect connects to a cell and hears what it has. The caller receives afterwards.
+func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, error) {
+	conn, err := dialOpening(socket, wire.Opening{Control: true})
+	if err != nil {
+		return nil, nil, fmt.Errorf("connecting to cell %s: %w", name, err)
+	}
+	c := &Cell{
+		host: h, Name: name, socket: socket, proc: p, conn: wire.NewConn(conn), gone: make(chan struct{}),
+		calls: make(map[uint64]chan *wire.Message), vms: make(map[uint64]*VM),
+		layers: make(map[uint64]*held), numbers: make(map[*page.Layer]uint64),
+		sources: make(map[*snapshot.Snapshot]*source), saved: make(map[uint64]page.Digest),
+	}
+	// Numbers of an earlier daemon are smaller.
+	c.last.Store(uint64(time.Now().UnixNano()))
+	go c.receive()
+	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	defer cancel()
+	var state wire.State
+	if _, err := c.call(ctx, wire.OpHello, wire.Hello{Cell: name}, nil, &state); err != nil {
+		c.conn.Close()
+		return nil, nil, fmt.Errorf("greeting cell %s: %w", name, err)
+	}
+	c.PID, c.Jail = state.PID, state.Jail
+	return c, &state, nil
+}
+
+// helloTime bounds the first answer of a cell.
+const helloTime = 30 * time.Second
+
+// dialOpening connects to a cell's socket and says what for.
+func dialOpening(socket string, o wire.Opening) (*net.UnixConn, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: socket})
+	if err != nil {
+		return nil, err
+	}
+	b, err := o.AppendBinary(nil)
+	if err == nil {
+		_, err = conn.Write(b)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (c *Cell) number() uint64 { return c.last.Add(1) }
+
+// tell sends a notice.
+func (c *Cell) tell(op wire.Op, body any, blob []byte, files ...*os.File) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return c.send(&wire.Message{Op: op, Body: b, Blob: blob, Files: files})
+}
+
+func (c *Cell) send(m *wire.Message) error {
+	if err := c.conn.Send(m); err != nil {
+		return fmt.Errorf("%w: %w", c.lost(), err)
+	}
+	return nil
+}
+
+// lost is the error of whoever needs a cell that is gone.
+func (c *Cell) lost() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.why != nil {
+		return c.why
+	}
+	return ErrLost
+}
+
+// call asks for something, waits for the answer and decodes it into result, which
+// may be nil. It returns the blob and leaves the files to collect.
+func (c *Cell) call(ctx context.Context, op wire.Op, body any, files []*os.File, result any) ([]byte, error) {
+	m, err := c.ask(ctx, op, body, files)
+	if err != nil {
+		return nil, err
+	}
+	closeAll(m.Files)
+	if err := decode(m, result); err != nil {
+		return nil, err
+	}
+	return m.Blob, nil
+}
+
+func decode(m *wire.Message, result any) error {
+	if result == nil {
+		return nil
+	}
+	if err := json.Unmarshal(m.Body, result); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
+	}
+	return nil
+}
+
+// ask is call for somebody who wants the whole answer.
+func (c *Cell) ask(ctx context.Context, op wire.Op, body any, files []*os.File) (*wire.Message, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	id, answer := c.number(), make(chan *wire.Message, 1)
+	c.mu.Lock()
+	if c.calls == nil {
+		defer c.mu.Unlock()
+		return nil, c.why
+	}
+	c.calls[id] = answer
+	c.mu.Unlock()
+	if err := c.send(&wire.Message{ID: id, Op: op, Body: b, Files: files}); err != nil {
+		c.forgetCall(id)
+		return nil, err
+	}
+	select {
+	case m := <-answer:
+		if m == nil {
+			return nil, c.lost()
+		}
+		if m.Err != nil {
+			closeAll(m.Files)
+			return nil, m.Err
+		}
+		return m, nil
+	case <-ctx.Done():
+		c.forgetCall(id)
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (c *Cell) forgetCall(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.calls, id)
+}
+
+// receive takes answers and events until the connection ends.
+func (c *Cell) receive() {
+	var err error
+	for {
+		var m *wire.Message
+		if m, err = c.conn.Receive(); err != nil {
+			break
+		}
+		switch {
+		case m.ID != 0:
+			c.answered(m)
+		default:
+			closeAll(m.Files)
+			c.event(m)
+		}
+	}
+	c.conn.Close()
+	c.end(err)
+}
+
+func (c *Cell) answered(m *wire.Message) {
+	c.mu.Lock()
+	answer := c.calls[m.ID]
+	delete(c.calls, m.ID)
+	c.mu.Unlock()
+	if answer == nil {
+		closeAll(m.Files)
+		return
+	}
+	answer <- m
+}
+
+// event takes note of what a cell tells unasked.
+func (c *Cell) event(m *wire.Message) {
+	switch m.Op {
+	case wire.OpEnded:
+		var e wire.Ended
+		if json.Unmarshal(m.Body, &e) == nil {
+			c.ended(&e)
+		}
+	case wire.OpConsole:
+		var r wire.Ref
+		if json.Unmarshal(m.Body, &r) == nil {
+			c.console(r.ID, m.Blob)
+		}
+	}
+}
+
+func (c *Cell) vm(id uint64) *VM {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.vms[id]
+}
+
+func (c *Cell) ended(e *wire.Ended) {
+	if v := c.vm(e.ID); v != nil {
+		v.end(machine.Ending{Exit: engine.Exit(e.Exit), Err: e.Err.Failure()})
+	}
+}
+
+func (c *Cell) console(id uint64, b []byte) {
+	if v := c.vm(id); v != nil && v.printed != nil {
+		_, _ = v.printed.Write(b) // for people; nobody waits for it
+	}
+}
+
+// end takes note that the cell is gone: all that it had has ended.
+func (c *Cell) end(err error) {
+	c.mu.Lock()
+	left := c.left
+	c.mu.Unlock()
+	reason := "is left to another daemon"
+	if !left {
+		reason = c.proc.reason(err)
+	}
+	c.mu.Lock()
+	calls, vms := c.calls, c.vms
+	c.calls, c.vms = nil, nil
+	c.why = fmt.Errorf("%w: process %d %s", ErrLost, c.PID, reason)
+	why := c.why
+	layers := c.layers
+	c.layers, c.numbers, c.sources = nil, nil, nil
+	if c.idle != nil {
+		c.idle.Stop()
+	}
+	c.mu.Unlock()
+	for _, answer := range calls {
+		answer <- nil
+	}
+	for _, l := range layers {
+		l.layer.Release()
+	}
+	if !left {
+		for _, v := range vms {
+			v.end(machine.Ending{Err: why})
+		}
+		c.host.forget(c)
+	}
+	close(c.gone)
+}
+
+// leave lets go of the cell, which goes on for another daemon.
+func (c *Cell) leave() {
+	c.mu.Lock()
+	c.left = true
+	c.mu.Unlock()
+	c.conn.Close()
+}
+
+// Quit ends the cell and all that lives in it.
+func (c *Cell) Quit() {
+	c.mu.Lock()
+	c.quits = true
+	c.mu.Unlock()
+	_ = c.tell(wire.OpQuit, struct{}{}, nil) // if it is gone all the better
+}
+
+// busy stops the clock of an idle cell, and rest starts it if nothing lives in it.
+func (c *Cell) busy() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idle != nil {
+		c.idle.Stop()
+		c.idle = nil
+	}
+}
+
+func (c *Cell) rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.vms) > 0 || c.calls == nil || c.idle != nil {
+		return
+	}
+	c.idle = time.AfterFunc(c.host.patience(), func() { c.host.retire(c) })
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}

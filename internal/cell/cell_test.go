@@ -1,0 +1,543 @@
+package cell
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/cell/inside"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/engine/soft"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/machine/machinetest"
+	"github.com/forkd-dev/forkd/internal/page"
+	rv "github.com/forkd-dev/forkd/internal/riscv/isa"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// TestMain lets the tests start themselves as a cell.
+func TestMain(m *testing.M) {
+	if os.Getenv("CELL_TEST") == "" {
+		os.Exit(m.Run())
+	}
+	l, err := net.FileListener(os.NewFile(ListenerFD, "listener"))
+	if err == nil {
+		cfg := inside.Config{
+			Name: os.Args[1], Listener: l.(*net.UnixListener), NewEngine: func() engine.Engine { return soft.New(1) },
+			Scratch: os.NewFile(ScratchFD, "scratch"), Idle: time.Second, Alone: 10 * time.Second,
+		}
+		var s *inside.Server
+		if s, err = inside.New(cfg); err == nil {
+			err = s.Serve()
+		}
+	}
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+}
+
+// lab is a host for tests, with a store.
+type lab struct {
+	t     *testing.T
+	dir   string
+	store *snapshot.Store
+	*Host
+}
+
+// newLab makes a host whose cells are processes. change may be nil.
+func newLab(t *testing.T, dir string, change func(*Options)) *lab {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, dir: dir}
+	if l.store, err = snapshot.OpenStore(dir); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{
+		Dir: filepath.Join(dir, "cells"), Launch: &Program{Path: self, Env: []string{"CELL_TEST=1"}, Log: os.Stderr},
+		Patience: time.Minute, OpenLayer: l.store.OpenLayer, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&opts)
+	}
+	if l.Host, err = NewHost(opts); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		l.Close(true)
+		l.store.Close()
+	})
+	return l
+}
+
+// shortDir returns a directory for sockets, whose names must be short.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cell")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// boot starts a program in a cell of its own.
+func (l *lab) boot(program func(*rv.Asm)) *VM {
+	l.t.Helper()
+	c, err := l.Fresh()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	kernel := filepath.Join(l.t.TempDir(), "kernel")
+	if err := os.WriteFile(kernel, machinetest.Kernel(program), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	f, err := os.Open(kernel)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer f.Close()
+	root, err := snapshot.OpenRoot(l.root())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer root.Release()
+	v, err := c.Boot(l.t.Context(), BootSpec{VCPUs: 1, Memory: board.MinRAMBytes / page.Size, Scratch: 16, Raw: true, Root: root, Kernel: f})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := v.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	return v
+}
+
+// root returns the path of a root image.
+func (l *lab) root() string {
+	path := filepath.Join(l.dir, "root")
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(path, make([]byte, page.Size), 0o600); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	return path
+}
+
+// count returns what the program Count has counted in a cut.
+func (l *lab) count(c snapshot.Cut) uint64 {
+	l.t.Helper()
+	memory, scratch, err := c.Stacks(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer memory.Release()
+	defer scratch.Release()
+	const gpa = machinetest.Counter - board.RAMBase
+	return binary.LittleEndian.Uint64(memory.Get(gpa / page.Size)[gpa%page.Size:])
+}
+
+// branch cuts a machine that counts.
+func (l *lab) branch(v *VM) (*Cut, uint64) {
+	l.t.Helper()
+	cut, err := v.Branch(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(cut.Release)
+	return cut, l.count(cut)
+}
+
+// counted waits until a machine has counted.
+func (l *lab) counted(v *VM) {
+	l.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if v.Refresh(); v.Counters().Instructions > 10_000 {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatal("the machine does not execute")
+		}
+	}
+}
+
+// snapshot writes a cut down.
+func (l *lab) snapshot(tag string, c *Cut) *snapshot.Snapshot {
+	l.t.Helper()
+	man := snapshot.Manifest{Tag: tag, CreatedAt: time.Now(), Engine: "soft", ISA: "riscv64", VCPUs: 1, MemoryMiB: board.MinRAMBytes >> 20}
+	if err := l.store.Create(l.t.Context(), man, snapshot.Contents{State: c.State(), Cut: c, Root: l.root()}); err != nil {
+		l.t.Fatal(err)
+	}
+	s, err := l.store.Open(tag)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(s.Release)
+	return s
+}
+
+func noNote() (json.RawMessage, error) { return json.RawMessage(`"of the source"`), nil }
+
+// fork makes machines of a snapshot in a cell.
+func (l *lab) fork(c *Cell, s *snapshot.Snapshot, notes ...string) []*VM {
+	l.t.Helper()
+	spec := Spec{Common: json.RawMessage(`"of all"`)}
+	for _, n := range notes {
+		b, _ := json.Marshal(n)
+		spec.Children = append(spec.Children, Child{Note: b})
+	}
+	vms, errs := c.Fork(l.t.Context(), s, noNote, spec)
+	if err := errors.Join(errs...); err != nil {
+		l.t.Fatal(err)
+	}
+	return vms
+}
+
+func (l *lab) shared(key string) *Cell {
+	l.t.Helper()
+	c, err := l.Shared(l.t.Context(), key)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c
+}
+
+func awaitEnd(t *testing.T, v *VM) machine.Ending {
+	t.Helper()
+	select {
+	case <-v.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("the machine does not end")
+	}
+	return v.Ending()
+}
+
+// TestBranchesAndTheirChildren follows a machine through cuts in memory and on disk, and
+// its children through two cells.
+func TestBranchesAndTheirChildren(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	first, n1 := l.branch(parent)
+	l.counted(parent)
+	second, n2 := l.branch(parent)
+	if n1 == 0 || n2 <= n1 {
+		t.Fatalf("counted %d, then %d", n1, n2)
+	}
+	if again := l.count(first); again != n1 {
+		t.Errorf("the first cut had %d and has %d", n1, again)
+	}
+	disk := l.snapshot("two", second)
+	if digests, saved := second.Layers(); digests == 0 || len(saved) == 0 {
+		t.Errorf("%d layers over the first, %d in files", digests, len(saved))
+	}
+	if again := l.count(second); again != n2 {
+		t.Errorf("the second cut had %d and has %d from its file", n2, again)
+	}
+	// From memory where it is, from memory elsewhere, and from the disk.
+	inMemory := snapshot.InMemory(&snapshot.Manifest{VCPUs: 1}, first.State(), retain(first), disk.Root.Retain())
+	defer inMemory.Release()
+	for name, v := range map[string]*VM{
+		"in its cell":   l.fork(parent.Cell(), inMemory, "a")[0],
+		"elsewhere":     l.fork(l.shared("x"), inMemory, "b")[0],
+		"from the disk": l.fork(l.shared("x"), disk, "c")[0],
+	} {
+		least := map[bool]uint64{true: n2, false: n1}[name == "from the disk"]
+		frozen, err := v.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.count(frozen); got != least {
+			t.Errorf("%s: begins at %d, not %d", name, got, least)
+		}
+		frozen.Release()
+		if err := v.Start(); err != nil {
+			t.Fatal(err)
+		}
+		l.counted(v)
+		if _, got := l.branch(v); got <= least {
+			t.Errorf("%s: went from %d to %d", name, least, got)
+		}
+		v.Close()
+	}
+	if now := l.count(first); now != n1 {
+		t.Errorf("children have changed what they stand on: %d became %d", n1, now)
+	}
+}
+
+func retain(c *Cut) *Cut {
+	c.Retain()
+	return c
+}
+
+func TestMachineEndsItself(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	ended := make(chan struct{})
+	v := l.boot(func(a *rv.Asm) { machinetest.PowerOff(a, board.PowerReset) })
+	v.OnEnd(func() { close(ended) })
+	if e := awaitEnd(t, v); e.Exit != engine.Reset || e.Err != nil {
+		t.Errorf("ended with %+v", e)
+	}
+	<-ended
+	if err := v.Start(); !errors.Is(err, machine.ErrEnded) {
+		t.Errorf("started again: %v", err)
+	}
+	if _, err := v.Dial(t.Context(), 1); !errors.Is(err, machine.ErrEnded) {
+		t.Errorf("dialed: %v", err)
+	}
+}
+
+func TestMemoryQuota(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.boot(func(a *rv.Asm) { // writes to page after page
+		a.Label("loop")
+		a.LI(machinetest.T0, 4096)
+		a.R(rv.ADD, machinetest.S0, machinetest.S0, machinetest.T0)
+		a.S(rv.SD, machinetest.T0, 0, machinetest.S0)
+		a.J(machinetest.Zero, "loop")
+	})
+	v.Pause()
+	frozen, err := v.Freeze(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Release()
+	s := l.snapshot("hog", frozen)
+	vms, errs := l.shared("x").Fork(t.Context(), s, noNote, Spec{MemoryPages: 8, Children: make([]Child, 1)})
+	if errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	if err := vms[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	if e := awaitEnd(t, vms[0]); !errors.Is(e.Err, page.ErrQuota) {
+		t.Errorf("ended with %v", e)
+	}
+}
+
+// TestCellDies: what lived in a cell ends with a reason, and nothing else does.
+func TestCellDies(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, _ := l.branch(parent)
+	s := l.snapshot("s", cut)
+	doomed, spared := l.fork(l.shared("x"), s, "a", "b"), l.fork(l.shared("y"), s, "c")
+	if err := doomed[0].Cell().proc.kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range doomed {
+		if e := awaitEnd(t, v); !errors.Is(e.Err, ErrLost) || !strings.Contains(e.String(), "killed") {
+			t.Errorf("ended with %v", e)
+		}
+		v.Close()
+	}
+	if err := doomed[0].Start(); !errors.Is(err, ErrLost) {
+		t.Errorf("started: %v", err)
+	}
+	if err := spared[0].Start(); err != nil {
+		t.Errorf("the other cell: %v", err)
+	}
+	<-doomed[0].Cell().gone
+	if again := l.shared("x"); again == doomed[0].Cell() {
+		t.Error("the dead cell is used again")
+	}
+	// What was cut in a cell that has died since is on the disk, or lost.
+	other, _ := l.branch(spared[0])
+	if err := spared[0].Cell().proc.kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-spared[0].Cell().gone
+	if _, _, err := other.Stacks(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("fetched from a dead cell: %v", err)
+	}
+}
+
+// TestRecover: machines go on while no daemon is there, and the next one finds them.
+func TestRecover(t *testing.T) {
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, n := l.branch(parent)
+	s := l.snapshot("s", cut)
+	vms := l.fork(l.shared("x"), s, "runs", "dormant")
+	if err := vms[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.counted(vms[0])
+	zero := vms[0].ClockZero()
+	memory, _ := l.branch(vms[0])
+	inMemory := snapshot.InMemory(&snapshot.Manifest{VCPUs: 1}, memory.State(), retain(memory), s.Root.Retain())
+	l.fork(l.shared("x"), inMemory, "of a cut")
+	vms[0].SetNote(json.RawMessage(`"changed"`))
+	vms[0].Refresh() // is answered after the note has arrived
+	name, last := vms[0].Cell().Name, vms[0].Counters().Instructions
+	l.Host.Close(false)
+	l.store.Close()
+
+	l = newLab(t, dir, nil)
+	found, err := l.Recover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f *Found
+	for i := range found {
+		if found[i].Cell.Name == name {
+			f = &found[i]
+		}
+	}
+	if f == nil || len(f.VMs) != 3 {
+		t.Fatalf("found %+v", found)
+	}
+	if l.shared("x") != f.Cell {
+		t.Error("the cell is not for its key any more")
+	}
+	snaps := make(map[uint64]*snapshot.Snapshot)
+	for _, src := range f.Sources {
+		if string(src.Note) != `"of the source"` {
+			t.Errorf("the source's note is %s", src.Note)
+		}
+		back, err := f.Cell.Snapshot(t.Context(), src, &snapshot.Manifest{VCPUs: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer back.Release()
+		snaps[src.ID] = back
+	}
+	for _, v := range f.VMs {
+		if string(v.Common) != `"of all"` {
+			t.Errorf("the common note is %s", v.Common)
+		}
+		switch note := string(v.Note); note {
+		case `"changed"`:
+			v.Refresh()
+			if !v.Started() || !v.ClockZero().Equal(zero) || v.Counters().Instructions <= last {
+				t.Errorf("it did not go on: %v, %v, %d instructions after %d", v.Started(), v.ClockZero(), v.Counters().Instructions, last)
+			}
+		case `"dormant"`:
+			if v.Started() {
+				t.Error("a dormant machine runs")
+			}
+			if back := snaps[v.Source]; back == nil || back.Cut != nil || !bytes.Equal(back.State, s.State) {
+				t.Errorf("it is of %+v", back)
+			}
+			if got, err := v.Freeze(t.Context()); err != nil || l.count(got) != n {
+				t.Errorf("it is at another place: %v", err)
+			}
+		case `"of a cut"`:
+			if back := snaps[v.Source]; back == nil || back.Cut == nil {
+				t.Errorf("it is of %+v", back)
+			}
+		default:
+			t.Errorf("the note is %s", note)
+		}
+	}
+	// The sources are good for more.
+	for _, back := range snaps {
+		l.fork(f.Cell, back, "new")
+	}
+}
+
+// TestRecordsOfOthers: a process that only has the number of a cell is left alone.
+func TestRecordsOfOthers(t *testing.T) {
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	me, err := identify(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := me
+	older.Start--
+	boot := me
+	boot.Boot = "another boot"
+	for name, r := range map[string]record{
+		"aaaaaaaa": {recordVersion, "aaaaaaaa", 1, "", older},
+		"bbbbbbbb": {recordVersion, "bbbbbbbb", 1, "", boot},
+		"cccccccc": {recordVersion, "cccccccc", 99, "", me},
+		"dddddddd": {99, "dddddddd", 1, "", me},
+		"eeeeeeee": {recordVersion, "ffffffff", 1, "", me},
+	} {
+		b, _ := json.Marshal(r)
+		if err := os.WriteFile(filepath.Join(dir, "cells", name+recordSuffix), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"gggggggg.json", "hhhhhhhh.sock", "pages-123", "iiiiiiii.new"} {
+		if err := os.WriteFile(filepath.Join(dir, "cells", name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := l.Recover()
+	if err != nil || len(found) != 0 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	left, err := os.ReadDir(filepath.Join(dir, "cells"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestEmptyCellsEnd: a cell in which nothing lives any more does not stay for long.
+func TestEmptyCellsEnd(t *testing.T) {
+	l := newLab(t, shortDir(t), func(o *Options) { o.Patience, o.Spare = 10*time.Millisecond, 1 })
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, _ := l.branch(parent)
+	s := l.snapshot("s", cut)
+	c := l.shared("x")
+	vms := l.fork(c, s, "a", "b")
+	vms[0].Close()
+	select {
+	case <-c.gone:
+		t.Fatal("a cell has ended in which somebody lives")
+	case <-time.After(100 * time.Millisecond):
+	}
+	vms[1].Close()
+	select {
+	case <-c.gone:
+	case <-time.After(time.Minute):
+		t.Fatal("an empty cell stays")
+	}
+	v := l.fork(l.shared("x"), s, "c")[0]
+	if err := v.Start(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAloneCellEnds: without a daemon an empty cell does not stay.
+func TestAloneCellEnds(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	c, err := l.Fresh()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.conn.Close()
+	<-c.gone
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case <-c.proc.exited:
+	case <-ctx.Done():
+		t.Fatal("the process stays")
+	}
+}
+
+func TestLongDirectory(t *testing.T) {
+	if _, err := NewHost(Options{Dir: "/tmp/" + strings.Repeat("x", 100)}); err == nil || !strings.Contains(err.Error(), "107") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,329 @@
+package cell
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// Options are what a Host needs.
+type Options struct {
+	// Dir is for records, sockets and the pages of scratch disks; it is made. One process
+	// at a time may have it.
+	Dir string
+	// Launch starts cells.
+	Launch Launcher
+	// Each tells that a cell is for one machine.
+	Each bool
+	// Spare is how many empty cells are kept ready.
+	Spare int
+	// Patience is how long a cell stays in which nothing lives.
+	Patience time.Duration
+	// OpenLayer opens a layer that has been written down.
+	OpenLayer func(page.Digest) (*page.Layer, error)
+	Log       *slog.Logger
+}
+
+// Launcher starts the process of a cell, which serves the listener and keeps the pages
+// of scratch disks in a file; both stay the caller's.
+type Launcher interface {
+	Launch(name string, l *net.UnixListener, scratch *os.File) (*process, error)
+}
+
+// Host is the cells of a daemon.
+type Host struct {
+	opts Options
+
+	mu     sync.Mutex
+	cells  map[string]*Cell   // by name; guarded by mu
+	keyed  map[string]*Cell   // those that are for what has a key; guarded by mu
+	spare  []*Cell            // those that are for nothing yet; guarded by mu
+	making map[string]*making // those on their way; guarded by mu
+	closed bool               // guarded by mu
+	work   sync.WaitGroup     // cells that are being started; added to under mu
+}
+
+// making is a cell on its way.
+type making struct {
+	done chan struct{}
+	cell *Cell
+	err  error
+}
+
+// NewHost returns a host without cells. Those of an earlier daemon it takes over with
+// Recover.
+func NewHost(opts Options) (*Host, error) {
+	if err := checkDir(opts.Dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	return &Host{opts: opts, cells: make(map[string]*Cell), keyed: make(map[string]*Cell), making: make(map[string]*making)}, nil
+}
+
+func (h *Host) patience() time.Duration {
+	if h.opts.Each {
+		return 0
+	}
+	return h.opts.Patience
+}
+
+// Shared returns the cell that is for everything with a key, and starts it if need be.
+// The caller forks something in it: until then it does not count as idle. On a host where each machine has a cell of its own it is always a fresh one.
+func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
+	if h.opts.Each {
+		return h.Fresh()
+	}
+	h.mu.Lock()
+	if c := h.keyed[key]; c != nil {
+		c.busy() // before it is retired
+		h.mu.Unlock()
+		return c, nil
+	}
+	m := h.making[key]
+	if m == nil {
+		m = &making{done: make(chan struct{})}
+		h.making[key] = m
+		go h.makeKeyed(key, m)
+	}
+	h.mu.Unlock()
+	select {
+	case <-m.done:
+		return m.cell, m.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (h *Host) makeKeyed(key string, m *making) {
+	m.cell, m.err = h.Fresh()
+	if m.err == nil {
+		m.err = h.assign(m.cell, key)
+	}
+	h.mu.Lock()
+	delete(h.making, key)
+	h.mu.Unlock()
+	close(m.done)
+}
+
+// assign makes a cell that for a key. It is written down for a later daemon.
+func (h *Host) assign(c *Cell, key string) error {
+	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity}); err != nil {
+		return fmt.Errorf("noting what cell %s is for: %w", c.Name, err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cells[c.Name] == c {
+		h.keyed[key] = c
+	}
+	return nil
+}
+
+// Fresh returns a cell in which nothing lives.
+func (h *Host) Fresh() (*Cell, error) {
+	h.mu.Lock()
+	if n := len(h.spare); n > 0 {
+		c := h.spare[n-1]
+		h.spare = h.spare[:n-1]
+		h.mu.Unlock()
+		h.Prepare()
+		return c, nil
+	}
+	h.mu.Unlock()
+	c, err := h.start()
+	if err == nil {
+		h.Prepare()
+	}
+	return c, err
+}
+
+// Prepare has spare cells started, beside what else goes on.
+func (h *Host) Prepare() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || len(h.spare) >= h.opts.Spare {
+		return
+	}
+	h.work.Go(func() {
+		c, err := h.start()
+		if err != nil {
+			h.opts.Log.Warn("starting a spare cell", "error", err)
+			return
+		}
+		h.mu.Lock()
+		full := h.closed || len(h.spare) >= h.opts.Spare
+		if !full {
+			h.spare = append(h.spare, c)
+		}
+		h.mu.Unlock()
+		if full {
+			c.Quit()
+		}
+	})
+}
+
+// start starts a cell.
+func (h *Host) start() (*Cell, error) {
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if closed {
+		return nil, errors.New("no cells are started any more")
+	}
+	var id [4]byte
+	rand.Read(id[:])
+	name := fmt.Sprintf("%x", id)
+	c, err := h.launch(name)
+	if err != nil {
+		h.erase(name)
+		return nil, fmt.Errorf("starting a cell: %w", err)
+	}
+	return c, nil
+}
+
+func (h *Host) launch(name string) (*Cell, error) {
+	socket := h.path(name, socketSuffix)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: socket})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	scratch, err := unnamed(h.opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer scratch.Close()
+	p, err := h.opts.Launch.Launch(name, l, scratch)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity}); err != nil {
+		return nil, errors.Join(err, p.end())
+	}
+	c, _, err := connect(h, name, socket, p)
+	if err != nil {
+		return nil, errors.Join(err, p.end())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cells[name] = c
+	return c, nil
+}
+
+// unnamed returns a file that has no name any more.
+func unnamed(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, "pages-*")
+	if err != nil {
+		return nil, fmt.Errorf("making a file for scratch disks: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("making a file for scratch disks: %w", err)
+	}
+	return f, nil
+}
+
+// Cells returns the cells, in order of their names.
+func (h *Host) Cells() []*Cell {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*Cell, 0, len(h.cells))
+	for _, c := range h.cells {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *Cell) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// forget drops a cell that is gone.
+func (h *Host) forget(c *Cell) {
+	h.mu.Lock()
+	delete(h.cells, c.Name)
+	h.spare = slices.DeleteFunc(h.spare, func(s *Cell) bool { return s == c })
+	for key, k := range h.keyed {
+		if k == c {
+			delete(h.keyed, key)
+		}
+	}
+	h.mu.Unlock()
+	if err := c.proc.end(); err != nil {
+		h.opts.Log.Warn("ending a cell that does not answer", "cell", c.Name, "error", err)
+	}
+	h.erase(c.Name)
+}
+
+// retire ends a cell in which nothing lives.
+func (h *Host) retire(c *Cell) {
+	h.mu.Lock()
+	c.mu.Lock()
+	empty := len(c.vms) == 0 && c.calls != nil && c.idle != nil
+	c.mu.Unlock()
+	if empty {
+		for key, k := range h.keyed {
+			if k == c {
+				delete(h.keyed, key)
+			}
+		}
+	}
+	h.mu.Unlock()
+	if empty {
+		c.Quit()
+	}
+}
+
+// Close lets go of all cells. With quit they end, and Close returns when they have;
+// otherwise they go on for a later daemon.
+func (h *Host) Close(quit bool) {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.work.Wait()
+	h.mu.Lock()
+	spare := h.spare
+	h.spare = nil
+	h.mu.Unlock()
+	for _, c := range h.Cells() {
+		if quit || slices.Contains(spare, c) || c.quitting() {
+			c.Quit()
+		} else {
+			c.leave()
+		}
+	}
+	for _, c := range h.Cells() {
+		select {
+		case <-c.gone:
+		case <-time.After(endTime):
+			h.opts.Log.Warn("a cell does not end", "cell", c.Name)
+			c.conn.Close()
+		}
+	}
+}
+
+func (c *Cell) quitting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.quits
+}
+
+// checkDir refuses a directory whose sockets nobody can connect to.
+func checkDir(dir string) error {
+	const longest = 107 // unix(7), without the zero at the end
+	if n := len(filepath.Join(dir, "00000000"+socketSuffix)); n > longest {
+		return fmt.Errorf("sockets in %s would have names of %d bytes, more than the %d that are possible", dir, n, longest)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package inside
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+)
+
+// result is what a handler returns: the body and the blob of an answer, and files.
+type result struct {
+	body  any
+	blob  []byte
+	files []*os.File
+}
+
+// handler does what one op asks for. beside tells that it may take time and does not
+// have to come ahead of what follows it on the connection.
+type handler struct {
+	do     func(s *Server, ctx context.Context, m *wire.Message) (*result, error)
+	beside bool
+}
+
+// handlers are all that a daemon may ask for. Notices are taken up in order.
+var handlers = map[wire.Op]handler{
+	wire.OpHello:  {do: with(func(s *Server, _ *wire.Message, h wire.Hello) (*result, error) { return s.hello(h) })},
+	wire.OpLayer:  {do: with((*Server).addLayer)},
+	wire.OpForget: {do: with((*Server).forgetLayer)},
+	wire.OpSource: {do: with((*Server).addSource)},
+	wire.OpDrop:   {do: with((*Server).dropSource)},
+	wire.OpFork:   {do: with((*Server).fork), beside: true},
+	wire.OpBoot:   {do: with((*Server).boot), beside: true},
+	wire.OpStart:  {do: with((*Server).start)},
+	wire.OpPause:  {do: with((*Server).pause), beside: true},
+	wire.OpCut:    {do: with((*Server).cut), beside: true},
+	wire.OpFetch:  {do: with((*Server).fetch), beside: true},
+	wire.OpReturn: {do: with((*Server).stateOf)},
+	wire.OpFile:   {do: with((*Server).fileOf)},
+	wire.OpPin:    {do: with((*Server).pin), beside: true},
+	wire.OpNote:   {do: with((*Server).note)},
+	wire.OpStats:  {do: with((*Server).stats), beside: true},
+	wire.OpClose:  {do: with((*Server).closeVM), beside: true},
+	wire.OpQuit:   {do: func(s *Server, _ context.Context, _ *wire.Message) (*result, error) { s.Quit(); return nil, nil }},
+}
+
+// with decodes the body of a message for a handler, and closes the files that the
+// handler leaves in it.
+func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Server, context.Context, *wire.Message) (*result, error) {
+	return func(s *Server, _ context.Context, m *wire.Message) (*result, error) {
+		defer func() { closeFiles(m.Files) }()
+		var body B
+		if err := json.Unmarshal(m.Body, &body); err != nil {
+			return nil, fmt.Errorf("malformed body of %s: %w", m.Op, err)
+		}
+		return do(s, m, body)
+	}
+}
+
+// take returns the i-th file of a message, which is the caller's from now on.
+func take(m *wire.Message, i int) (*os.File, error) {
+	if i >= len(m.Files) || m.Files[i] == nil {
+		return nil, errors.New("a file is missing")
+	}
+	f := m.Files[i]
+	m.Files[i] = nil
+	return f, nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// answer answers a request. A notice that failed shows in what builds upon it.
+func (s *Server) answer(c *wire.Conn, m *wire.Message, r *result, err error) {
+	if m.ID == 0 {
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "forkd cell: %s: %v\n", m.Op, err)
+		}
+		return
+	}
+	reply := &wire.Message{ID: m.ID, Err: wire.ToError(err)}
+	if err == nil && r != nil {
+		reply.Blob, reply.Files = r.blob, r.files
+		if reply.Body, err = json.Marshal(r.body); err != nil {
+			reply.Err = wire.ToError(err)
+		}
+	}
+	if c.Send(reply) != nil {
+		c.Close()
+	}
+}

@@ -1,0 +1,115 @@
+package inside
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+)
+
+// A machine that nobody has used for a moment is packed: its RAM shrinks to
+// what distinguishes it from its snapshot, and the pages serve whoever is
+// active. Timers in the guest bring a few pages back each time they fire, so
+// packing is repeated, ever more rarely.
+//
+// The moment is short, so that in a burst of forks the pages of the first
+// children serve the next ones, and the host need not find new memory.
+const (
+	restAfter   = 10 * time.Millisecond
+	restAtMost  = time.Minute
+	restWorth   = 16      // resident pages that are worth a pack
+	restWorking = 2 << 20 // instructions since the last look that mean work, not rest
+	restGrowing = 256     // as do so many more resident pages
+)
+
+// trimAfter is how long memory that was freed is kept for reuse.
+const trimAfter = 500 * time.Millisecond
+
+// rest is when a machine is looked at next.
+type rest struct {
+	timer *time.Timer
+	pause time.Duration
+	seen  uint64 // instructions at the last look
+	pages int    // resident at the last look
+	pins  int    // who needs it unpacked
+}
+
+func (r *rest) cancel() {
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// touch notes that a machine is used now.
+func (s *Server) touch(v *vm) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.rest.pause = restAfter
+	switch {
+	case v.closed:
+	case v.rest.timer == nil:
+		v.rest.timer = time.AfterFunc(restAfter, func() { s.look(v) })
+	default:
+		v.rest.timer.Reset(restAfter)
+	}
+}
+
+// pin has a machine be unpacked and stay so, until it is unpinned as often.
+func (s *Server) pin(_ *wire.Message, p wire.Pin) (*result, error) {
+	v, err := s.get(p.VM)
+	if err != nil {
+		return nil, err
+	}
+	change := 1
+	if !p.Pin {
+		change = -1
+	}
+	v.mu.Lock()
+	v.rest.pins += change
+	v.mu.Unlock()
+	if !p.Pin {
+		return nil, nil
+	}
+	return nil, v.machine.Unpack()
+}
+
+// look packs a machine unless it works, and comes back later.
+func (s *Server) look(v *vm) {
+	st, ok := v.stat()
+	if !ok {
+		return
+	}
+	v.mu.Lock()
+	working := st.Instructions-v.rest.seen > restWorking || st.Resident-v.rest.pages > restGrowing || v.rest.pins > 0
+	v.rest.seen, v.rest.pages = st.Instructions, st.Resident
+	v.mu.Unlock()
+	if !working && st.Resident >= restWorth {
+		v.machine.Pack()
+		s.trims.soon(s.trim)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.rest.pause = min(2*v.rest.pause, restAtMost)
+	if !v.closed {
+		v.rest.timer.Reset(v.rest.pause)
+	}
+}
+
+// trimmer runs something once after a while, however often it is asked to.
+type trimmer struct{ due atomic.Bool }
+
+func (t *trimmer) soon(do func()) {
+	if t.due.Swap(true) {
+		return
+	}
+	time.AfterFunc(trimAfter, func() {
+		t.due.Store(false)
+		do()
+	})
+}
+
+// trim gives memory that stays free back to the host.
+func (s *Server) trim() {
+	s.memory.Trim(s.cfg.Reserve)
+	s.scratch.Trim(0)
+}

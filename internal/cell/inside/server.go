@@ -1,0 +1,221 @@
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// Config is what a cell is given by who starts it.
+type Config struct {
+	Name     string
+	Listener *net.UnixListener
+	// NewEngine makes an engine. Machines with one vCPU and those with several get
+	// one each, since code for the latter has to order its accesses to memory.
+	NewEngine func() engine.Engine
+	// Scratch is the file for the pages of scratch disks, without a name.
+	Scratch *os.File
+	// Reserve is how many pages are kept ready for machines.
+	Reserve int
+	// Idle is how long the cell waits for a daemon while it has no machine, and Alone
+	// how long while it has some, before it ends. Zero is for ever.
+	Idle, Alone time.Duration
+	// Jail is what the cell could not be kept from, in words, for the daemon to tell.
+	Jail []string
+}
+
+// Server is a cell.
+type Server struct {
+	cfg           Config
+	single, multi func() engine.Engine
+	memory        *page.Arena // pages of guest RAM
+	scratch       *page.Arena // pages of scratch disks
+	quit          chan struct{}
+	quitOnce      sync.Once
+	trims         trimmer
+
+	mu      sync.Mutex
+	layers  *registry
+	sources map[uint64]*source // guarded by mu
+	vms     map[uint64]*vm     // guarded by mu
+	control *wire.Conn         // nil: no daemon is there; guarded by mu
+	alone   *time.Timer        // ends the cell; guarded by mu
+}
+
+// New returns a cell that Serve runs.
+func New(cfg Config) (*Server, error) {
+	s := &Server{
+		cfg: cfg, single: sync.OnceValue(cfg.NewEngine), multi: sync.OnceValue(cfg.NewEngine),
+		quit: make(chan struct{}), layers: newRegistry(), sources: make(map[uint64]*source), vms: make(map[uint64]*vm),
+	}
+	var err error
+	if s.memory, err = s.single().NewArena(); err != nil {
+		return nil, fmt.Errorf("making room for guest memory: %w", err)
+	}
+	s.scratch = page.UseFileArena(cfg.Scratch)
+	return s, nil
+}
+
+// engine returns the engine for machines with that many vCPUs.
+func (s *Server) engine(vcpus int) engine.Engine {
+	if vcpus > 1 {
+		return s.multi()
+	}
+	return s.single()
+}
+
+// Serve does as the daemon says, until it says Quit or the cell has been alone for too
+// long. Then it ends all machines.
+func (s *Server) Serve() error {
+	s.watch()
+	go func() {
+		<-s.quit
+		s.cfg.Listener.Close()
+	}()
+	for {
+		c, err := s.cfg.Listener.AcceptUnix()
+		if err != nil {
+			s.end()
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		}
+		go s.accept(c)
+	}
+}
+
+// Quit has Serve return.
+func (s *Server) Quit() { s.quitOnce.Do(func() { close(s.quit) }) }
+
+// end ends the control connection and all machines.
+func (s *Server) end() {
+	s.mu.Lock()
+	control, vms := s.control, s.vms
+	s.control, s.vms = nil, make(map[uint64]*vm)
+	if s.alone != nil {
+		s.alone.Stop()
+	}
+	s.mu.Unlock()
+	if control != nil {
+		control.Close()
+	}
+	for _, v := range vms {
+		v.close()
+	}
+}
+
+// openTime is how long a peer may take to say what it wants.
+const openTime = 10 * time.Second
+
+// accept hears what a connection is for.
+func (s *Server) accept(c *net.UnixConn) {
+	var b [wire.OpeningSize]byte
+	c.SetDeadline(time.Now().Add(openTime))
+	_, err := io.ReadFull(c, b[:])
+	c.SetDeadline(time.Time{})
+	if err != nil {
+		c.Close()
+		return
+	}
+	opening, err := wire.ParseOpening(b)
+	switch {
+	case err != nil:
+		c.Close()
+	case opening.Control:
+		s.serveControl(wire.NewConn(c))
+	default:
+		s.serveStream(c, opening)
+	}
+}
+
+// watch has the cell end if it stays alone. The caller must not hold s.mu.
+func (s *Server) watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchLocked()
+}
+
+func (s *Server) watchLocked() {
+	if s.alone != nil {
+		s.alone.Stop()
+		s.alone = nil
+	}
+	patience := s.cfg.Alone
+	if len(s.vms) == 0 {
+		patience = s.cfg.Idle
+	}
+	if s.control == nil && patience > 0 {
+		s.alone = time.AfterFunc(patience, s.Quit)
+	}
+}
+
+// serveControl does what one daemon asks for. One that connects takes the place of
+// the one before.
+func (s *Server) serveControl(c *wire.Conn) {
+	s.mu.Lock()
+	former := s.control
+	s.control = c
+	s.watchLocked()
+	s.mu.Unlock()
+	if former != nil {
+		former.Close()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	err := s.receive(ctx, c)
+	c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control == c {
+		s.control = nil
+		s.watchLocked()
+		if !errors.Is(err, io.EOF) && errors.Is(err, wire.ErrMalformed) {
+			fmt.Fprintln(os.Stderr, "forkd cell: the daemon:", err)
+		}
+	}
+}
+
+// receive takes up requests in their order. What takes time is done beside it.
+func (s *Server) receive(ctx context.Context, c *wire.Conn) error {
+	for {
+		m, err := c.Receive()
+		if err != nil {
+			return err
+		}
+		h, ok := handlers[m.Op]
+		if !ok {
+			closeFiles(m.Files)
+			s.answer(c, m, nil, fmt.Errorf("cells do not know %q", m.Op))
+			continue
+		}
+		do := func() {
+			r, err := h.do(s, ctx, m)
+			s.answer(c, m, r, err)
+		}
+		if h.beside {
+			go do()
+		} else {
+			do()
+		}
+	}
+}
+
+// send tells the daemon something, if there is one. One that cannot be told is gone.
+func (s *Server) send(m *wire.Message) {
+	s.mu.Lock()
+	c := s.control
+	s.mu.Unlock()
+	if c != nil && c.Send(m) != nil {
+		c.Close()
+	}
+}

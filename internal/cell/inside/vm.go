@@ -1,0 +1,369 @@
+package inside
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/image/ext4"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+)
+
+// vm is a machine and what belongs to it.
+type vm struct {
+	id      uint64
+	source  uint64
+	root    *page.Stack // a reference
+	vcpus   int
+	machine *machine.Machine
+	common  json.RawMessage
+
+	mu     sync.Mutex
+	note   json.RawMessage // guarded by mu
+	zero   int64           // see wire.Started; guarded by mu
+	ended  *wire.Ended     // guarded by mu
+	rest   rest            // guarded by mu
+	closed bool            // guarded by mu
+}
+
+// close ends the machine. It may be called more than once.
+func (v *vm) close() {
+	v.mu.Lock()
+	again := v.closed
+	v.closed = true
+	v.rest.cancel()
+	v.mu.Unlock()
+	if !again {
+		v.machine.Close()
+		v.root.Release()
+	}
+}
+
+// fork makes machines of a source.
+func (s *Server) fork(_ *wire.Message, f wire.Fork) (*result, error) {
+	o, err := s.source(f.Source)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.Reserve > 0 {
+		// Memory that is there already makes the first fork quick.
+		if err := s.memory.Reserve(s.cfg.Reserve); err != nil {
+			return nil, err
+		}
+	}
+	born := make([]wire.Born, len(f.Children))
+	each(len(f.Children), func(i int) {
+		c := f.Children[i]
+		born[i] = wire.Born{ID: c.ID, Err: wire.ToError(page.Guard(func() error { return s.spawn(o, f, c) }))}
+	})
+	return &result{body: born}, nil
+}
+
+// each calls do for every i below n, from as many goroutines as there are CPUs.
+func each(n int, do func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// spawn makes one machine of a source.
+func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) error {
+	eng := s.engine(o.vcpus)
+	memory, err := eng.NewMemory(o.memory, s.memory, f.MemoryPages)
+	if err != nil {
+		return fmt.Errorf("mapping memory: %w", err)
+	}
+	return s.make(&vm{id: c.ID, source: o.id, common: f.Note, note: c.Note}, machine.Config{
+		Engine: eng, VCPUs: o.vcpus, Memory: memory, Root: o.root, Scratch: page.NewOverlay(o.scratch, s.scratch, 0),
+		GenerationID: c.Generation, Limits: f.Limits, Console: io.Discard, State: o.state,
+	})
+}
+
+// make makes a machine and makes it known.
+func (s *Server) make(v *vm, cfg machine.Config) (err error) {
+	cfg.Entropy = rand.Reader
+	cfg.OnEnd = func() { s.retire(v) }
+	v.vcpus, v.root = cfg.VCPUs, cfg.Root.Retain()
+	if v.machine, err = machine.New(cfg); err != nil {
+		v.root.Release()
+		return fmt.Errorf("restoring machine: %w", err)
+	}
+	s.mu.Lock()
+	_, taken := s.vms[v.id]
+	if !taken {
+		s.vms[v.id] = v
+	}
+	s.mu.Unlock()
+	if taken {
+		v.close()
+		return fmt.Errorf("there is a machine %d already", v.id)
+	}
+	return nil
+}
+
+// boot makes a machine that starts a kernel.
+func (s *Server) boot(m *wire.Message, b wire.Boot) (*result, error) {
+	cfg, err := s.booting(m, b)
+	if err != nil {
+		return nil, err
+	}
+	defer cfg.Root.Release()
+	v := &vm{id: b.ID}
+	cfg.Console = &console{server: s, vm: b.ID}
+	if err := s.make(v, cfg); err != nil {
+		return nil, err
+	}
+	return &result{body: wire.Born{ID: b.ID}}, nil
+}
+
+// booting returns what a machine that starts a kernel is made of. The caller releases
+// the root.
+func (s *Server) booting(m *wire.Message, b wire.Boot) (cfg machine.Config, err error) {
+	cfg = machine.Config{Engine: s.engine(b.VCPUs), VCPUs: b.VCPUs, Boot: &machine.Boot{CommandLine: b.CommandLine, Seed: make([]byte, 64)}}
+	for i, to := range []*[]byte{&cfg.Boot.Kernel, &cfg.Boot.Initrd} {
+		size := []int64{b.KernelSize, b.InitrdSize}[i]
+		if size == 0 {
+			continue
+		}
+		f, err := take(m, i)
+		if err != nil {
+			return cfg, err
+		}
+		*to, err = readAll(f, size)
+		f.Close()
+		if err != nil {
+			return cfg, err
+		}
+	}
+	rand.Read(cfg.GenerationID[:])
+	rand.Read(cfg.Boot.Seed)
+	if b.Memory > page.MaxLimit || b.Scratch > page.MaxLimit {
+		return cfg, errors.New("more memory than an address space may have")
+	}
+	if cfg.Scratch, err = s.newScratch(b.Scratch, b.ScratchEmpty); err != nil {
+		return cfg, err
+	}
+	empty := page.NewStack(b.Memory)
+	defer empty.Release()
+	if cfg.Memory, err = cfg.Engine.NewMemory(empty, s.memory, 0); err == nil {
+		if cfg.Root, err = s.stack(b.Root); err != nil {
+			cfg.Memory.Close()
+		}
+	}
+	if err != nil {
+		cfg.Scratch.Close()
+		return cfg, fmt.Errorf("reserving %d pages of memory: %w", b.Memory, err)
+	}
+	return cfg, nil
+}
+
+// newScratch returns a disk with an empty ext4 file system, or one of zeros.
+func (s *Server) newScratch(pages page.Number, zeros bool) (*page.Overlay, error) {
+	empty := page.NewStack(pages)
+	defer empty.Release()
+	disk := page.NewOverlay(empty, s.scratch, 0)
+	if zeros {
+		return disk, nil
+	}
+	opts := ext4.Options{Size: int64(pages) * page.Size, Time: time.Now()}
+	rand.Read(opts.UUID[:])
+	if _, err := ext4.Format(disk, opts); err != nil {
+		disk.Close()
+		return nil, fmt.Errorf("formatting the scratch disk: %w", err)
+	}
+	return disk, nil
+}
+
+// console tells the daemon what a guest prints that is booted.
+type console struct {
+	server *Server
+	vm     uint64
+}
+
+func (c *console) Write(b []byte) (int, error) {
+	body, _ := json.Marshal(wire.Ref{ID: c.vm}) // a number does not fail
+	c.server.send(&wire.Message{Op: wire.OpConsole, Body: body, Blob: slices.Clone(b)})
+	return len(b), nil
+}
+
+// get returns a machine.
+func (s *Server) get(id uint64) (*vm, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.vms[id]
+	if v == nil {
+		return nil, fmt.Errorf("%w: there is no machine %d", machine.ErrEnded, id)
+	}
+	return v, nil
+}
+
+// retire tells that a machine has ended by itself, and frees it. It stays known until
+// it is closed, for a daemon that comes later.
+func (s *Server) retire(v *vm) {
+	ending := v.machine.Ending()
+	e := &wire.Ended{ID: v.id, Exit: int(ending.Exit), Err: wire.ToError(ending.Err)}
+	v.mu.Lock()
+	v.ended = e
+	v.mu.Unlock()
+	v.close()
+	s.trims.soon(s.trim)
+	body, err := json.Marshal(e)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "forkd cell:", err)
+		return
+	}
+	s.send(&wire.Message{Op: wire.OpEnded, Body: body})
+}
+
+// start runs a machine.
+func (s *Server) start(_ *wire.Message, r wire.Ref) (*result, error) {
+	v, err := s.get(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.machine.Start(); err != nil {
+		return nil, err
+	}
+	zero := v.machine.ClockZero().UnixNano()
+	v.mu.Lock()
+	v.zero = zero
+	v.mu.Unlock()
+	return &result{body: wire.Started{Zero: zero}}, nil
+}
+
+func (s *Server) pause(_ *wire.Message, r wire.Ref) (*result, error) {
+	v, err := s.get(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	v.machine.Pause()
+	return nil, nil
+}
+
+// cut makes a machine, as it is at one instant, a source.
+func (s *Server) cut(_ *wire.Message, c wire.Cut) (*result, error) {
+	v, err := s.get(c.VM)
+	if err != nil {
+		return nil, err
+	}
+	freeze := v.machine.Freeze
+	if c.Live {
+		freeze = v.machine.Branch
+	}
+	frozen, err := freeze()
+	if err != nil {
+		return nil, err
+	}
+	o := &source{
+		id: c.Source, vcpus: v.vcpus, memory: frozen.Memory, scratch: frozen.Scratch, root: v.root.Retain(),
+		state: frozen.State,
+	}
+	described := s.describe(o)
+	if err := s.keep(o); err != nil {
+		return nil, err
+	}
+	return &result{body: described, blob: frozen.State}, nil
+}
+
+// note keeps what a later daemon is to know of a machine or a source.
+func (s *Server) note(_ *wire.Message, n wire.Note) (*result, error) {
+	if n.Source != 0 {
+		o, err := s.source(n.Source)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		o.note = n.Note
+		return nil, nil
+	}
+	v, err := s.get(n.VM)
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.note = n.Note
+	return nil, nil
+}
+
+func (s *Server) closeVM(_ *wire.Message, r wire.Ref) (*result, error) {
+	s.mu.Lock()
+	v := s.vms[r.ID]
+	delete(s.vms, r.ID)
+	s.mu.Unlock()
+	if v != nil {
+		v.close()
+		s.trims.soon(s.trim)
+	}
+	return nil, nil
+}
+
+// stats returns figures of machines.
+func (s *Server) stats(_ *wire.Message, q wire.Stats) (*result, error) {
+	s.mu.Lock()
+	var vms []*vm
+	for _, v := range s.vms {
+		if len(q.VMs) == 0 || slices.Contains(q.VMs, v.id) {
+			vms = append(vms, v)
+		}
+	}
+	s.mu.Unlock()
+	stats := make([]wire.Stat, 0, len(vms))
+	for _, v := range vms {
+		if st, ok := v.stat(); ok {
+			stats = append(stats, st)
+		}
+	}
+	return &result{body: stats}, nil
+}
+
+// stat returns figures of a machine, unless it is closed.
+func (v *vm) stat() (wire.Stat, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return wire.Stat{}, false
+	}
+	n := v.machine.Counters()
+	return wire.Stat{
+		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), Resident: v.machine.Resident(),
+		Instructions: n.Instructions, Translated: n.Translated,
+	}, true
+}
+
+// hello tells a daemon what there is.
+func (s *Server) hello(h wire.Hello) (*result, error) {
+	if h.Cell != s.cfg.Name {
+		return nil, fmt.Errorf("this is cell %q, not %q", s.cfg.Name, h.Cell)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := wire.State{PID: os.Getpid(), Jail: s.cfg.Jail}
+	for _, o := range s.sources {
+		state.Sources = append(state.Sources, s.describe(o))
+	}
+	for _, v := range s.vms {
+		v.mu.Lock()
+		state.VMs = append(state.VMs, wire.VM{ID: v.id, Source: v.source, Common: v.common, Note: v.note, Zero: v.zero, Ended: v.ended})
+		v.mu.Unlock()
+	}
+	return &result{body: state}, nil
+}

@@ -1,0 +1,131 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity tells a process from all others, also those that get its number later.
+type identity struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in clock ticks since the boot
+	Boot  string `json:"boot"`  // id of the host's boot
+}
+
+// identify returns the identity of a process that runs.
+func identify(pid int) (identity, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return identity{}, err
+	}
+	start, err := startTime(pid)
+	return identity{pid, start, strings.TrimSpace(string(boot))}, err
+}
+
+// startTime returns when a process was started (proc_pid_stat(5), field 22).
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field, a name in brackets, may hold anything.
+	_, rest, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+	fields := strings.Fields(rest)
+	const field = 22 - 3 // from the third on
+	if !ok || len(fields) <= field {
+		return 0, fmt.Errorf("/proc/%d/stat is malformed", pid)
+	}
+	return strconv.ParseUint(fields[field], 10, 64)
+}
+
+// lives reports whether the process still is there.
+func (i identity) lives() bool {
+	now, err := identify(i.PID)
+	return err == nil && now == i
+}
+
+// kill ends the process, if it is still there.
+func (i identity) kill() error {
+	fd, err := unix.PidfdOpen(i.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ending process %d: %w", i.PID, err)
+	}
+	defer unix.Close(fd)
+	// Whoever has the number now is the one that the descriptor is for.
+	if !i.lives() {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("ending process %d: %w", i.PID, err)
+	}
+	return nil
+}
+
+// process is the process of a cell.
+type process struct {
+	identity
+	started *os.Process   // nil: by an earlier daemon, or it is this process
+	inside  bool          // it is this process
+	exited  chan struct{} // closed when it has ended; nil unless it was started here
+	state   *os.ProcessState
+}
+
+// end ends the process, and returns when it has ended if that can be waited for.
+func (p *process) end() error {
+	if p.inside {
+		return nil
+	}
+	err := p.kill()
+	if err == nil && p.exited != nil {
+		<-p.exited
+	}
+	return err
+}
+
+// watch waits for the end of a process that was started here.
+func (p *process) watch() {
+	p.exited = make(chan struct{})
+	go func() {
+		p.state, _ = p.started.Wait() // no state then
+		close(p.exited)
+	}()
+}
+
+// endTime is how long a process that has closed its connection may take to end.
+const endTime = 2 * time.Second
+
+// reason tells in words how the process has ended, whose connection ended with err.
+func (p *process) reason(err error) string {
+	if p != nil && p.exited != nil {
+		select {
+		case <-p.exited:
+			if p.state != nil {
+				return "ended: " + describe(p.state)
+			}
+		case <-time.After(endTime):
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) {
+		return "does not make sense any more: " + err.Error()
+	}
+	return "has ended"
+}
+
+func describe(s *os.ProcessState) string {
+	status, ok := s.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
+		return "killed, perhaps because the host had no memory left"
+	}
+	return s.String()
+}

@@ -1,0 +1,105 @@
+package cell
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+)
+
+// recordVersion is that of record.
+const recordVersion = 1
+
+// record is what is on disk of a cell. It need not survive the host, because the cell
+// does not.
+type record struct {
+	Version  int    `json:"version"`
+	Name     string `json:"name"`
+	Protocol int    `json:"protocol"` // wire.Version
+	Key      string `json:"key,omitempty"`
+	identity
+}
+
+const (
+	recordSuffix = ".json"
+	socketSuffix = ".sock"
+)
+
+func (h *Host) path(name, suffix string) string { return filepath.Join(h.opts.Dir, name+suffix) }
+
+// write writes the record of a cell, in one step.
+func (h *Host) write(r record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	temp := h.path(r.Name, ".new")
+	if err := os.WriteFile(temp, append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, h.path(r.Name, recordSuffix))
+}
+
+// erase removes what is on disk of a cell.
+func (h *Host) erase(name string) {
+	for _, suffix := range []string{recordSuffix, socketSuffix} {
+		if err := os.Remove(h.path(name, suffix)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			h.opts.Log.Warn("removing what is left of a cell", "cell", name, "error", err)
+		}
+	}
+}
+
+// records returns the records of cells, and removes whatever else is in the
+// directory.
+func (h *Host) records() (all []record, err error) {
+	entries, err := os.ReadDir(h.opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool)
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok {
+			continue
+		}
+		r, err := readRecord(h.path(name, recordSuffix))
+		if err != nil || r.Name != name {
+			h.opts.Log.Warn("a record of a cell cannot be read; what lived in it is lost", "cell", name, "error", err)
+			continue
+		}
+		known[name] = true
+		all = append(all, r)
+	}
+	for _, e := range entries {
+		name, _, _ := strings.Cut(e.Name(), ".")
+		if !known[name] {
+			if err := os.Remove(filepath.Join(h.opts.Dir, e.Name())); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+func readRecord(path string) (r record, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, err
+	}
+	switch {
+	case r.Version != recordVersion:
+		return r, fmt.Errorf("version %d of a record, this forkd reads version %d", r.Version, recordVersion)
+	case r.Protocol != wire.Version:
+		return r, fmt.Errorf("the cell speaks version %d of the protocol, this forkd version %d", r.Protocol, wire.Version)
+	case r.PID <= 1 || r.Start == 0 || r.Boot == "":
+		return r, errors.New("it names no process")
+	}
+	return r, nil
+}

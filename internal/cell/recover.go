@@ -1,0 +1,184 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// Found is a cell that an earlier daemon has left.
+type Found struct {
+	Cell    *Cell
+	Sources []FoundSource
+	VMs     []FoundVM
+}
+
+// FoundSource is what machines in a found cell were forked from.
+type FoundSource struct {
+	ID   uint64
+	Note json.RawMessage
+	spec wire.Source
+}
+
+// FoundVM is a machine in a found cell.
+type FoundVM struct {
+	*VM
+	Source       uint64 // 0: it was booted, for somebody who is gone
+	Common, Note json.RawMessage
+}
+
+// Recover takes over the cells of an earlier daemon, and ends those that cannot be.
+// onEnd returns what is called when a machine ends by itself.
+func (h *Host) Recover() (all []Found, err error) {
+	records, err := h.records()
+	if err != nil {
+		return nil, fmt.Errorf("looking for cells: %w", err)
+	}
+	for _, r := range records {
+		f, err := h.recover(r)
+		if err != nil {
+			h.opts.Log.Warn("what lived in a cell is lost", "cell", r.Name, "process", r.PID, "error", err)
+			if err := r.kill(); err != nil {
+				h.opts.Log.Warn("ending a cell", "cell", r.Name, "error", err)
+			}
+			h.erase(r.Name)
+			continue
+		}
+		all = append(all, *f)
+	}
+	return all, nil
+}
+
+func (h *Host) recover(r record) (*Found, error) {
+	if !r.lives() {
+		return nil, errors.New("its process has ended")
+	}
+	c, state, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity})
+	if err != nil {
+		return nil, err
+	}
+	f := &Found{Cell: c}
+	for _, s := range state.Sources {
+		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
+	}
+	for _, v := range state.VMs {
+		vm := c.add(v.ID, nil, nil)
+		vm.zero.Store(v.Zero)
+		f.VMs = append(f.VMs, FoundVM{vm, v.Source, v.Common, v.Note})
+		if v.Ended != nil {
+			vm.end(machine.Ending{Exit: engine.Exit(v.Ended.Exit), Err: v.Ended.Err.Failure()})
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cells[c.Name] = c
+	if r.Key != "" {
+		h.keyed[r.Key] = c
+	}
+	return f, nil
+}
+
+// OnEnd has fn called, on a goroutine of its own, when the machine ends by itself, or
+// has done so already.
+func (v *VM) OnEnd(fn func()) {
+	v.mu.Lock()
+	v.onEnd = fn
+	v.mu.Unlock()
+	if v.ended() {
+		go fn()
+	}
+}
+
+// Snapshot returns what machines of a found source were forked from, as a snapshot
+// that man describes. The caller releases it.
+func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
+	state, err := c.call(ctx, wire.OpReturn, wire.Ref{ID: s.ID}, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("asking cell %s for a state: %w", c.Name, err)
+	}
+	sealed := false
+	for _, stack := range []wire.Stack{s.spec.Memory, s.spec.Scratch, s.spec.Root} {
+		for _, id := range stack.Layers {
+			is, err := c.ownLayer(ctx, id)
+			if err != nil {
+				return nil, fmt.Errorf("asking cell %s for a layer: %w", c.Name, err)
+			}
+			sealed = sealed || is
+		}
+	}
+	cut := &Cut{cell: c, spec: s.spec, state: state}
+	cut.refs.Store(1)
+	root, err := cut.stack(ctx, s.spec.Root)
+	if err != nil {
+		return nil, err
+	}
+	if sealed {
+		return snapshot.InMemory(man, state, cut, root), nil
+	}
+	memory, scratch, err := cut.Stacks(ctx)
+	if err != nil {
+		root.Release()
+		return nil, err
+	}
+	snap := snapshot.Mapped(man, state, memory, scratch, root)
+	o := &source{id: s.ID, ready: make(chan struct{})}
+	close(o.ready)
+	c.mu.Lock()
+	if c.sources != nil {
+		c.sources[snap] = o
+	}
+	c.mu.Unlock()
+	snap.OnRelease(func() { c.dropSource(s.spec, snap) })
+	return snap, nil
+}
+
+// DropSource has a found cell forget a source that nobody needs.
+func (c *Cell) DropSource(s FoundSource) {
+	_ = c.tell(wire.OpDrop, wire.Ref{ID: s.ID}, nil) // a cell that is gone has forgotten it
+}
+
+// ownLayer gets the file of a layer that an earlier daemon has sent, and uses it once
+// more. It reports a layer that has none, because the cell has sealed it.
+func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error) {
+	c.mu.Lock()
+	h := c.layers[id]
+	if h != nil {
+		h.uses++
+	}
+	c.mu.Unlock()
+	if h != nil {
+		return false, nil
+	}
+	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil)
+	if err != nil {
+		return false, err
+	}
+	var d wire.Layer
+	if err := decode(m, &d); err != nil || d.Kind == page.Sealed {
+		closeAll(m.Files)
+		return true, err
+	}
+	if len(m.Files) != 1 {
+		closeAll(m.Files)
+		return false, fmt.Errorf("%w: %d files for a layer", wire.ErrMalformed, len(m.Files))
+	}
+	l, err := wire.OpenLayer(m.Files[0], d, m.Blob)
+	if err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.layers == nil {
+		l.Release()
+		return false, c.why
+	}
+	c.layers[id], c.numbers[l] = &held{l, 1}, id
+	return false, nil
+}

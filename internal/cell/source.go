@@ -1,0 +1,498 @@
+package cell
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// source is a snapshot as a cell knows it.
+type source struct {
+	id    uint64
+	ready chan struct{} // closed when it was sent, or could not be
+	err   error         // valid when ready is closed
+}
+
+// Spec is what machines are forked with.
+type Spec struct {
+	// MemoryPages bounds how many pages each has to itself; 0 is no bound.
+	MemoryPages int
+	Limits      machine.Limits
+	Common      json.RawMessage // what a later daemon is to know of all of them
+	Children    []Child
+}
+
+// Child is one machine that is wanted.
+type Child struct {
+	Note  json.RawMessage // what a later daemon is to know of it
+	OnEnd func()          // called, on a goroutine of its own, when it ends by itself; may be nil
+}
+
+// Fork makes machines of a snapshot; there is one or an error for each child. note is
+// what a later daemon is to know of the snapshot.
+func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (json.RawMessage, error), spec Spec) ([]*VM, []error) {
+	vms, errs := make([]*VM, len(spec.Children)), make([]error, len(spec.Children))
+	fail := func(err error) ([]*VM, []error) {
+		for i := range errs {
+			errs[i] = err
+		}
+		return vms, errs
+	}
+	c.busy()
+	defer c.rest()
+	id, err := c.load(snap, note)
+	if err != nil {
+		return fail(err)
+	}
+	ask := wire.Fork{Source: id, MemoryPages: spec.MemoryPages, Limits: spec.Limits, Note: spec.Common, Children: make([]wire.Child, len(spec.Children))}
+	for i, child := range spec.Children {
+		v := c.add(c.number(), child.OnEnd, nil)
+		vms[i] = v
+		ask.Children[i] = wire.Child{ID: v.id, Note: child.Note}
+		rand.Read(ask.Children[i].Generation[:])
+	}
+	var born []wire.Born
+	_, err = c.call(ctx, wire.OpFork, ask, nil, &born)
+	if err == nil && len(born) != len(vms) {
+		err = fmt.Errorf("%w: %d machines for %d", wire.ErrMalformed, len(born), len(vms))
+	}
+	for i, v := range vms {
+		if errs[i] = err; err == nil {
+			errs[i] = born[i].Err.Failure()
+		}
+		if errs[i] != nil {
+			go v.Close()
+			vms[i] = nil
+		}
+	}
+	return vms, errs
+}
+
+// add makes a machine known. If the cell is gone it has ended.
+func (c *Cell) add(id uint64, onEnd func(), printed io.Writer) *VM {
+	v := &VM{cell: c, id: id, onEnd: onEnd, printed: printed, done: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.vms != nil {
+		c.vms[id] = v
+	}
+	return v
+}
+
+// load makes a snapshot known to the cell, once.
+func (c *Cell) load(snap *snapshot.Snapshot, note func() (json.RawMessage, error)) (uint64, error) {
+	if cut, ok := snap.Cut.(*Cut); ok && cut.cell == c {
+		return cut.spec.ID, cut.note(note)
+	}
+	c.mu.Lock()
+	if c.calls == nil {
+		defer c.mu.Unlock()
+		return 0, c.why
+	}
+	o := c.sources[snap]
+	if o == nil {
+		o = &source{id: c.number(), ready: make(chan struct{})}
+		c.sources[snap] = o
+		c.mu.Unlock()
+		o.err = c.sendSource(o.id, snap, note)
+		close(o.ready)
+		return o.id, o.err
+	}
+	c.mu.Unlock()
+	<-o.ready
+	return o.id, o.err
+}
+
+// sendSource sends a snapshot, and has it dropped when nobody needs it any more.
+func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.RawMessage, error)) error {
+	memory, scratch, release, err := local(snap)
+	if err != nil {
+		return err
+	}
+	defer release()
+	d := wire.Source{ID: id, VCPUs: snap.Manifest.VCPUs}
+	if d.Note, err = note(); err != nil {
+		return err
+	}
+	for _, x := range []struct {
+		to *wire.Stack
+		of *page.Stack
+	}{{&d.Memory, memory}, {&d.Scratch, scratch}, {&d.Root, snap.Root}} {
+		if *x.to, err = c.sendStack(x.of); err != nil {
+			return err
+		}
+	}
+	if err := c.tell(wire.OpSource, d, snap.State); err != nil {
+		return err
+	}
+	snap.OnRelease(func() { c.dropSource(d, snap) })
+	return nil
+}
+
+// local returns a snapshot's stacks as this process knows them.
+func local(snap *snapshot.Snapshot) (memory, scratch *page.Stack, release func(), err error) {
+	if snap.Cut == nil {
+		return snap.Memory, snap.Scratch, func() {}, nil
+	}
+	memory, scratch, err = snap.Cut.Stacks(context.Background())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return memory, scratch, func() { memory.Release(); scratch.Release() }, nil
+}
+
+// dropSource has the cell forget a source. Its machines go on.
+func (c *Cell) dropSource(d wire.Source, snap *snapshot.Snapshot) {
+	c.mu.Lock()
+	delete(c.sources, snap)
+	c.mu.Unlock()
+	_ = c.tell(wire.OpDrop, wire.Ref{ID: d.ID}, nil) // a cell that is gone has forgotten it
+	c.unuse(d)
+}
+
+// sendStack sends the layers of a stack that the cell does not have.
+func (c *Cell) sendStack(s *page.Stack) (wire.Stack, error) {
+	d := wire.Stack{Limit: s.Limit(), Layers: make([]uint64, len(s.Layers()))}
+	for i, l := range s.Layers() {
+		var err error
+		if d.Layers[i], err = c.sendLayer(l); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// sendLayer sends a layer unless the cell has it. Either way it is used once more.
+func (c *Cell) sendLayer(l *page.Layer) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.layers == nil {
+		return 0, c.why
+	}
+	id, ok := c.numbers[l]
+	if ok {
+		c.layers[id].uses++
+		return id, nil
+	}
+	id = c.number()
+	d := wire.Layer{ID: id, Kind: l.Kind(), Limit: l.Limit()}
+	f, blob := l.File(), []byte(nil)
+	if d.Kind == page.Sealed {
+		var err error
+		if f, err = pagesOf(l); err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		d.Kind = page.Pages
+	}
+	if d.Kind == page.Pages {
+		d.Stored, blob = wire.AppendNumbers(nil, l)
+	}
+	// Under the lock: whoever else needs the layer names it after it was sent.
+	b, err := json.Marshal(d)
+	if err == nil {
+		err = c.conn.Send(&wire.Message{Op: wire.OpLayer, Body: b, Blob: blob, Files: []*os.File{f}})
+	}
+	if err != nil {
+		return 0, fmt.Errorf("handing a layer to cell %s: %w", c.Name, err)
+	}
+	l.Retain()
+	c.layers[id], c.numbers[l] = &held{l, 1}, id
+	return id, nil
+}
+
+// pagesOf returns a file of the pages of a layer that has none.
+func pagesOf(l *page.Layer) (*os.File, error) {
+	f, err := memfile()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.WritePages(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// memfile returns an empty file in memory.
+func memfile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("pages", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("making room for pages: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "pages"), nil
+}
+
+// unuse notes that a source or a cut does not need its layers any more.
+func (c *Cell) unuse(d wire.Source) {
+	var free []*page.Layer
+	var ids []uint64
+	c.mu.Lock()
+	for _, stack := range []wire.Stack{d.Memory, d.Scratch, d.Root} {
+		for _, id := range stack.Layers {
+			h := c.layers[id]
+			if h == nil {
+				continue
+			}
+			if h.uses--; h.uses == 0 {
+				delete(c.layers, id)
+				delete(c.numbers, h.layer)
+				free, ids = append(free, h.layer), append(ids, id)
+			}
+		}
+	}
+	c.mu.Unlock()
+	for i, l := range free {
+		_ = c.tell(wire.OpForget, wire.Ref{ID: ids[i]}, nil) // as above
+		l.Release()
+	}
+}
+
+var _ snapshot.Cut = (*Cut)(nil)
+
+// Cut is a machine at one instant, whose pages are in its cell (snapshot.Cut).
+type Cut struct {
+	cell  *Cell
+	spec  wire.Source
+	state []byte
+	refs  atomic.Int64
+
+	noteOnce sync.Once
+	noteErr  error // written by noteOnce
+}
+
+// note has the cell know, once, what a later daemon is to know of a cut.
+func (c *Cut) note(note func() (json.RawMessage, error)) error {
+	c.noteOnce.Do(func() {
+		var n wire.Note
+		if n.Note, c.noteErr = note(); c.noteErr == nil {
+			n.Source = c.spec.ID
+			c.noteErr = c.cell.tell(wire.OpNote, n, nil)
+		}
+	})
+	return c.noteErr
+}
+
+// cut makes the machine a source, which the caller releases.
+func (v *VM) cut(ctx context.Context, live bool) (*Cut, error) {
+	c := v.cell
+	cut := &Cut{cell: c}
+	cut.refs.Store(1)
+	ask := wire.Cut{VM: v.id, Source: c.number(), Live: live}
+	state, err := c.call(ctx, wire.OpCut, ask, nil, &cut.spec)
+	if err != nil {
+		return nil, err
+	}
+	if cut.spec.ID != ask.Source {
+		return nil, fmt.Errorf("%w: source %d instead of %d", wire.ErrMalformed, cut.spec.ID, ask.Source)
+	}
+	cut.state = state
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, stack := range []wire.Stack{cut.spec.Memory, cut.spec.Scratch, cut.spec.Root} {
+		for _, id := range stack.Layers {
+			if h := c.layers[id]; h != nil {
+				h.uses++
+			}
+		}
+	}
+	return cut, nil
+}
+
+// State returns the saved state of vCPUs and devices.
+func (c *Cut) State() []byte { return c.state }
+
+// Cell returns the cell that the cut is in.
+func (c *Cut) Cell() *Cell { return c.cell }
+
+// Limits returns how many pages RAM and scratch disk have.
+func (c *Cut) Limits() (memory, scratch page.Number) {
+	return c.spec.Memory.Limit, c.spec.Scratch.Limit
+}
+
+// Layers is that of snapshot.Cut.
+func (c *Cut) Layers() (depth int, digests []page.Digest) {
+	c.cell.mu.Lock()
+	defer c.cell.mu.Unlock()
+	for _, stack := range []wire.Stack{c.spec.Memory, c.spec.Scratch} {
+		for _, id := range stack.Layers {
+			if h := c.cell.layers[id]; h != nil {
+				digests = append(digests, h.layer.Digest())
+			} else if d, ok := c.cell.saved[id]; ok {
+				digests = append(digests, d)
+			}
+		}
+	}
+	return max(0, len(c.spec.Memory.Layers)-1), digests
+}
+
+// Retain takes another reference, and Release gives one up.
+func (c *Cut) Retain() {
+	if c.refs.Add(1) <= 1 {
+		panic("BUG: cut used after its release")
+	}
+}
+
+func (c *Cut) Release() {
+	switch n := c.refs.Add(-1); {
+	case n == 0:
+		_ = c.cell.tell(wire.OpDrop, wire.Ref{ID: c.spec.ID}, nil) // a cell that is gone has forgotten it
+		c.cell.unuse(c.spec)
+	case n < 0:
+		panic("BUG: cut released twice")
+	}
+}
+
+// Stacks fetches what the cell alone has, and returns references to the stacks of RAM
+// and scratch disk.
+func (c *Cut) Stacks(ctx context.Context) (memory, scratch *page.Stack, err error) {
+	if memory, err = c.stack(ctx, c.spec.Memory); err != nil {
+		return nil, nil, err
+	}
+	if scratch, err = c.stack(ctx, c.spec.Scratch); err != nil {
+		memory.Release()
+		return nil, nil, err
+	}
+	return memory, scratch, nil
+}
+
+func (c *Cut) stack(ctx context.Context, d wire.Stack) (*page.Stack, error) {
+	if d.Limit > page.MaxLimit {
+		return nil, fmt.Errorf("%w: an address space of %d pages", wire.ErrMalformed, d.Limit)
+	}
+	empty := page.NewStack(d.Limit)
+	defer empty.Release()
+	var layers []*page.Layer
+	defer func() {
+		for _, l := range layers {
+			l.Release()
+		}
+	}()
+	for _, id := range d.Layers {
+		l, err := c.cell.layer(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, l)
+		if l.Limit() > d.Limit {
+			return nil, fmt.Errorf("%w: a layer for %d pages in a stack of %d", wire.ErrMalformed, l.Limit(), d.Limit)
+		}
+	}
+	var stack *page.Stack
+	err := page.Guard(func() error {
+		stack = empty.Push(layers...)
+		return nil
+	})
+	return stack, err
+}
+
+// layer returns a reference to a layer that a cut is made of.
+func (c *Cell) layer(ctx context.Context, id uint64) (*page.Layer, error) {
+	c.mu.Lock()
+	if h := c.layers[id]; h != nil {
+		h.layer.Retain()
+		c.mu.Unlock()
+		return h.layer, nil
+	}
+	digest, saved := c.saved[id]
+	c.mu.Unlock()
+	if saved {
+		if l, err := c.host.opts.OpenLayer(digest); err == nil {
+			return l, nil
+		}
+	}
+	return c.fetch(ctx, id)
+}
+
+// fetch gets the pages of a layer that only the cell has.
+func (c *Cell) fetch(ctx context.Context, id uint64) (*page.Layer, error) {
+	f, err := memfile()
+	if err != nil {
+		return nil, err
+	}
+	var got wire.Fetched
+	numbers, err := c.call(ctx, wire.OpFetch, wire.Ref{ID: id}, []*os.File{f}, &got)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("fetching pages from cell %s: %w", c.Name, err)
+	}
+	// It must not become shorter any more while it is read.
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("sealing fetched pages: %w", err)
+	}
+	l, err := wire.OpenLayer(f, wire.Layer{ID: id, Kind: page.Pages, Limit: got.Limit, Stored: got.Stored}, numbers)
+	if err != nil {
+		return nil, fmt.Errorf("fetching pages from cell %s: %w", c.Name, err)
+	}
+	l.OnFree(func() {
+		if d := l.Digest(); d != (page.Digest{}) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.saved[id] = d
+		}
+	})
+	return l, nil
+}
+
+// BootSpec is a machine that starts a kernel.
+type BootSpec struct {
+	VCPUs           int
+	Memory, Scratch page.Number // pages
+	// Raw leaves the scratch disk without a file system.
+	Raw            bool
+	Root           *page.Stack
+	Kernel, Initrd *os.File
+	CommandLine    string
+	Console        io.Writer
+	OnEnd          func()
+}
+
+// Boot makes a machine that starts a kernel when it is started. The files stay the
+// caller's.
+func (c *Cell) Boot(ctx context.Context, b BootSpec) (*VM, error) {
+	ask := wire.Boot{
+		ID: c.number(), VCPUs: b.VCPUs, Memory: b.Memory, Scratch: b.Scratch, ScratchEmpty: b.Raw, CommandLine: b.CommandLine,
+	}
+	var files []*os.File
+	for _, x := range []struct {
+		size *int64
+		file *os.File
+	}{{&ask.KernelSize, b.Kernel}, {&ask.InitrdSize, b.Initrd}} {
+		if x.file == nil {
+			continue
+		}
+		st, err := x.file.Stat()
+		if err != nil {
+			return nil, err
+		}
+		*x.size, files = st.Size(), append(files, x.file)
+	}
+	if b.Kernel == nil {
+		return nil, errors.New("there is no kernel to boot")
+	}
+	var err error
+	if ask.Root, err = c.sendStack(b.Root); err != nil {
+		return nil, err
+	}
+	c.busy()
+	v := c.add(ask.ID, b.OnEnd, b.Console)
+	if _, err := c.call(ctx, wire.OpBoot, ask, files, nil); err != nil {
+		v.Close()
+		return nil, err
+	}
+	return v, nil
+}

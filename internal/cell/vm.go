@@ -1,0 +1,218 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/machine"
+)
+
+// VM is a machine in a cell. Its methods may be called from any goroutine.
+type VM struct {
+	cell    *Cell
+	id      uint64
+	printed io.Writer // takes what a booted guest prints; nil: nobody does
+	onEnd   func()    // called once, on a goroutine of its own, when it ends by itself
+	zero    atomic.Int64
+	done    chan struct{}
+	ending  machine.Ending // written before done is closed
+	endOnce sync.Once
+
+	mu     sync.Mutex
+	stat   wire.Stat // as it was when somebody asked last; guarded by mu
+	closed bool      // guarded by mu
+}
+
+// Cell returns the cell that the machine is in.
+func (v *VM) Cell() *Cell { return v.cell }
+
+// Started reports whether the machine has ever run.
+func (v *VM) Started() bool { return v.zero.Load() != 0 }
+
+// end takes note that the machine has ended by itself.
+func (v *VM) end(e machine.Ending) {
+	v.endOnce.Do(func() {
+		v.ending = e
+		close(v.done)
+		v.mu.Lock()
+		closed := v.closed
+		v.mu.Unlock()
+		if v.onEnd != nil && !closed {
+			go v.onEnd()
+		}
+	})
+}
+
+// Done is closed when the machine ends by itself.
+func (v *VM) Done() <-chan struct{} { return v.done }
+
+// Ending tells why the machine ended. It may be called once Done is closed.
+func (v *VM) Ending() machine.Ending { return v.ending }
+
+func (v *VM) ended() bool {
+	select {
+	case <-v.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask asks the cell for something about this machine.
+func (v *VM) ask(op wire.Op, body, result any) error {
+	_, err := v.cell.call(context.Background(), op, body, nil, result)
+	return err
+}
+
+// Start runs the machine; see machine.Machine.Start.
+func (v *VM) Start() error {
+	var s wire.Started
+	if err := v.ask(wire.OpStart, wire.Ref{ID: v.id}, &s); err != nil {
+		return err
+	}
+	v.zero.Store(s.Zero)
+	return nil
+}
+
+// ClockZero is that of machine.Machine, for one that has been started.
+func (v *VM) ClockZero() time.Time { return wire.Time(v.zero.Load()) }
+
+// Pause stops the machine and returns when it executes nothing.
+func (v *VM) Pause() {
+	_ = v.ask(wire.OpPause, wire.Ref{ID: v.id}, nil) // one that is gone executes nothing
+}
+
+// Freeze makes a machine that is paused, as it is, into a Cut. It stays paused.
+func (v *VM) Freeze(ctx context.Context) (*Cut, error) { return v.cut(ctx, false) }
+
+// Branch is Freeze for a machine that runs, and goes on whatever happens.
+func (v *VM) Branch(ctx context.Context) (*Cut, error) { return v.cut(ctx, true) }
+
+// Pin has the machine be unpacked and stay so until unpin is called, which may be
+// called after an error, too.
+func (v *VM) Pin() (unpin func(), err error) {
+	err = v.ask(wire.OpPin, wire.Pin{VM: v.id, Pin: true}, nil)
+	return func() {
+		_ = v.ask(wire.OpPin, wire.Pin{VM: v.id}, nil) // one that is gone is not packed
+	}, err
+}
+
+// SetNote has the cell keep what a later daemon is to know of the machine.
+func (v *VM) SetNote(note json.RawMessage) error {
+	return v.cell.tell(wire.OpNote, wire.Note{VM: v.id, Note: note}, nil)
+}
+
+// Dial connects to a vsock port of the guest, and waits until it answers.
+func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
+	s, err := v.stream(wire.Opening{VM: v.id, Port: port, Wait: true})
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	if err = s.Flush(); err == nil {
+		err = s.Opened()
+	}
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		s.Close()
+		return nil, v.dialError(port, err)
+	}
+	return s, nil
+}
+
+// Open is Dial for one of our own services in the guest, without waiting for its
+// answer.
+func (v *VM) Open(_ context.Context, port uint32) (net.Conn, error) {
+	return v.stream(wire.Opening{VM: v.id, Port: port})
+}
+
+// stream connects to the cell for a connection into the guest. What it is for the cell
+// hears with the first bytes.
+func (v *VM) stream(o wire.Opening) (*wire.Stream, error) {
+	opening, err := o.AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: v.cell.socket})
+	if err != nil {
+		return nil, v.dialError(o.Port, err)
+	}
+	s, err := wire.NewStream(conn, opening)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (v *VM) dialError(port uint32, err error) error {
+	if v.ended() {
+		return fmt.Errorf("%w: %s", machine.ErrEnded, v.ending)
+	}
+	return fmt.Errorf("connecting to port %d of the guest: %w", port, err)
+}
+
+// PrivateBytes returns how much host memory the machine had to itself when somebody
+// refreshed its figures last.
+func (v *VM) PrivateBytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.stat.PrivateBytes
+}
+
+// Counters returns what the machine had done then.
+func (v *VM) Counters() engine.Counters {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return engine.Counters{Instructions: v.stat.Instructions, Translated: v.stat.Translated}
+}
+
+// Refresh asks for the figures of the machine.
+func (v *VM) Refresh() { v.cell.Refresh(v) }
+
+// Refresh asks for the figures of some machines of the cell, or of all.
+func (c *Cell) Refresh(vms ...*VM) {
+	var ask wire.Stats
+	for _, v := range vms {
+		ask.VMs = append(ask.VMs, v.id)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	defer cancel()
+	var stats []wire.Stat
+	if _, err := c.call(ctx, wire.OpStats, ask, nil, &stats); err != nil {
+		return // the last ones stay
+	}
+	for _, st := range stats {
+		if v := c.vm(st.ID); v != nil {
+			v.mu.Lock()
+			v.stat = st
+			v.mu.Unlock()
+		}
+	}
+}
+
+// Close ends the machine, and returns when its memory is free.
+func (v *VM) Close() {
+	v.mu.Lock()
+	again := v.closed
+	v.closed = true
+	v.mu.Unlock()
+	if again {
+		return
+	}
+	_ = v.ask(wire.OpClose, wire.Ref{ID: v.id}, nil) // one that is gone is closed
+	v.cell.mu.Lock()
+	delete(v.cell.vms, v.id)
+	v.cell.mu.Unlock()
+	v.cell.rest()
+}

@@ -1,0 +1,210 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Version is that of everything in this package. A daemon and a cell that differ in
+// it do not talk.
+const Version = 1
+
+// Bounds of a message.
+const (
+	maxHeader = 16 << 20
+	maxBlob   = 256 << 20
+	maxFiles  = 8
+	prefix    = 12 // bytes: the lengths of header and blob, and the number of files
+)
+
+// ErrMalformed reports bytes that no peer of this version sends.
+var ErrMalformed = errors.New("malformed message")
+
+// Message is what one side tells the other.
+type Message struct {
+	// ID is that of the request that this is, or answers; 0 for notices and events.
+	ID uint64 `json:"id,omitempty"`
+	// Op is what is asked for, or what has happened. An answer has none.
+	Op   Op              `json:"op,omitempty"`
+	Err  *Error          `json:"err,omitempty"`
+	Body json.RawMessage `json:"body,omitempty"`
+
+	Blob  []byte     `json:"-"`
+	Files []*os.File `json:"-"`
+}
+
+// Conn is a control connection. One goroutine may receive; any may send.
+type Conn struct {
+	unix *net.UnixConn
+
+	mu sync.Mutex // held while a message is sent
+}
+
+// NewConn returns a control connection over a connection on which the opening has
+// been sent and received.
+func NewConn(c *net.UnixConn) *Conn { return &Conn{unix: c} }
+
+// Close closes the connection. Who receives gets an error.
+func (c *Conn) Close() error { return c.unix.Close() }
+
+// Send sends a message, whose files stay the caller's.
+func (c *Conn) Send(m *Message) error {
+	header, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encoding a message: %w", err)
+	}
+	if len(header) > maxHeader || len(m.Blob) > maxBlob || len(m.Files) > maxFiles {
+		return fmt.Errorf("a message of %d and %d bytes with %d files is too long", len(header), len(m.Blob), len(m.Files))
+	}
+	b := make([]byte, prefix, prefix+len(header))
+	binary.LittleEndian.PutUint32(b, uint32(len(header)))
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(m.Blob)))
+	binary.LittleEndian.PutUint32(b[8:], uint32(len(m.Files)))
+	b = append(b, header...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(m.Files) > 0 {
+		// With the prefix alone, which whoever receives reads alone.
+		if err := c.sendFiles(b[:prefix], m.Files); err != nil {
+			return err
+		}
+		b = b[prefix:]
+	}
+	if _, err := c.unix.Write(b); err != nil {
+		return err
+	}
+	if len(m.Blob) > 0 {
+		_, err = c.unix.Write(m.Blob)
+	}
+	return err
+}
+
+func (c *Conn) sendFiles(b []byte, files []*os.File) error {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return err
+		}
+		// The number stays valid: the caller holds the file.
+		if err := raw.Control(func(fd uintptr) { fds[i] = int(fd) }); err != nil {
+			return err
+		}
+	}
+	n, _, err := c.unix.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+// Receive returns the next message, whose files are the caller's. The error wraps
+// ErrMalformed if it is the peer's fault; then nothing more can be received.
+func (c *Conn) Receive() (*Message, error) {
+	var head [prefix]byte
+	files, err := c.receivePrefix(head[:])
+	m, err := c.receiveRest(head[:], files, err)
+	if err != nil {
+		closeAll(files)
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *Conn) receiveRest(head []byte, files []*os.File, err error) (*Message, error) {
+	if err != nil {
+		return nil, err
+	}
+	header, blob := binary.LittleEndian.Uint32(head), binary.LittleEndian.Uint32(head[4:])
+	if announced := binary.LittleEndian.Uint32(head[8:]); header > maxHeader || blob > maxBlob || announced != uint32(len(files)) {
+		return nil, fmt.Errorf("%w: %d and %d bytes, %d files of which %d came", ErrMalformed, header, blob, announced, len(files))
+	}
+	b, err := c.read(int(header))
+	if err != nil {
+		return nil, err
+	}
+	m := new(Message)
+	if err := json.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if m.Blob, err = c.read(int(blob)); err != nil {
+		return nil, err
+	}
+	m.Files = files
+	return m, nil
+}
+
+// read reads so many bytes. Memory is taken as they come.
+func (c *Conn) read(n int) ([]byte, error) {
+	const step = 1 << 20
+	b := make([]byte, 0, min(n, step))
+	for len(b) < n {
+		k := min(n-len(b), step)
+		b = append(b, make([]byte, k)...)
+		if _, err := io.ReadFull(c.unix, b[len(b)-k:]); err != nil {
+			return nil, broken(err)
+		}
+	}
+	return b, nil
+}
+
+func broken(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// receivePrefix reads the prefix of a message, and the files that come with it.
+func (c *Conn) receivePrefix(b []byte) (files []*os.File, err error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+	for read := 0; read < len(b); {
+		n, oobn, flags, _, err := c.unix.ReadMsgUnix(b[read:], oob)
+		got, parseErr := filesIn(oob[:oobn])
+		files = append(files, got...)
+		switch {
+		case err != nil && read > 0:
+			return files, broken(err)
+		case err != nil:
+			return files, err
+		case parseErr != nil:
+			return files, fmt.Errorf("%w: %w", ErrMalformed, parseErr)
+		case flags&unix.MSG_CTRUNC != 0:
+			return files, fmt.Errorf("%w: more files than are allowed", ErrMalformed)
+		case n == 0 && read == 0:
+			return files, io.EOF
+		case n == 0:
+			return files, io.ErrUnexpectedEOF
+		}
+		read += n
+	}
+	return files, nil
+}
+
+// filesIn returns the files of a control message. Go has them closed on exec.
+func filesIn(oob []byte) (files []*os.File, err error) {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	for _, m := range messages {
+		fds, rightsErr := syscall.ParseUnixRights(&m)
+		err = errors.Join(err, rightsErr)
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

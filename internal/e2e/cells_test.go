@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/client"
+)
+
+// TestSandboxesOutliveTheDaemon: whatever ends the daemon, its successor finds every
+// sandbox as it was, and can do everything with it.
+func TestSandboxesOutliveTheDaemon(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*daemon)
+	}{
+		{"killed", (*daemon).killAlone},
+		{"ended for a successor", func(d *daemon) {
+			d.cmd.Process.Signal(syscall.SIGHUP)
+			<-d.done
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			home := cloneHome(t)
+			d := serve(t, home)
+			ids := d.forkWith(t, client.ForkRequest{
+				SnapshotTag: tag, N: client.Ptr(3), Metadata: map[string]string{"who": "me"}, Env: map[string]string{"GREETING": "hello"},
+			})
+			busy, dormant, branched := ids[0], ids[1], ids[2]
+			d.eval(t, busy, "import random; random.seed(7); x = 41; first = random.random()")
+			d.sh(t, busy, "echo kept > /root/f; nohup sh -c 'while :; do date >> /root/dates; sleep 0.05; done' > /dev/null 2>&1 &")
+			if _, err := d.SetLifetime(limited(t, patience), busy, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			// Children of what only the memory of a process holds.
+			d.eval(t, branched, "y = 5")
+			children, _, err := d.Fork(limited(t, patience), client.ForkRequest{FromSandbox: branched, N: client.Ptr(2)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := d.Sandbox(limited(t, patience), busy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.end(d)
+
+			d = serve(t, home)
+			t.Cleanup(func() { d.killAll(ids); d.killAll([]string{children[0].ID, children[1].ID}) })
+			all, err := d.Sandboxes(limited(t, patience))
+			if err != nil || len(all) != 5 {
+				t.Fatalf("%d sandboxes: %+v, %v", len(all), all, err)
+			}
+			after, err := d.Sandbox(limited(t, patience), busy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after.State != "running" || after.SnapshotTag != before.SnapshotTag || after.CreatedAtUnix != before.CreatedAtUnix ||
+				after.ExpiresAt == nil || !after.ExpiresAt.Equal(*before.ExpiresAt) || after.Metadata["who"] != "me" {
+				t.Errorf("it was %+v and is %+v", before, after)
+			}
+			// It was refreshed once: what it has seeded itself is as it was.
+			if got := value[bool](t, d, busy, "random.seed(7) or x == 41 and random.random() == first"); !got {
+				t.Error("the runtime has lost its state")
+			}
+			if got := d.sh(t, busy, `echo $GREETING; cat /root/f; a=$(wc -l < /root/dates); while [ $(wc -l < /root/dates) -le $a ]; do sleep 0.05; done`); got != "hello\nkept\n" {
+				t.Errorf("a command sees %q", got)
+			}
+			if got := value[int](t, d, dormant, "6 * 7"); got != 42 {
+				t.Errorf("one that was dormant: %d", got)
+			}
+			for _, child := range children {
+				if got := value[int](t, d, child.ID, "y"); got != 5 {
+					t.Errorf("a child of a branch in memory has %d", got)
+				}
+			}
+			// Branch, fork, roll back, pause: all of it works as before.
+			info, err := d.Branch(limited(t, patience), busy, client.BranchRequest{Tag: "later", Wait: client.Ptr(true)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.BranchedFrom != busy {
+				t.Errorf("the branch is %+v", info)
+			}
+			grandchild := d.forkWith(t, client.ForkRequest{SnapshotTag: "later"})[0]
+			if got := value[int](t, d, grandchild, "x"); got != 41 {
+				t.Errorf("a child of the branch has %d", got)
+			}
+			if _, err := d.Branch(limited(t, patience), children[0].ID, client.BranchRequest{Tag: "of-memory", Wait: client.Ptr(true)}); err != nil {
+				t.Errorf("branching a child of what only memory holds: %v", err)
+			}
+			d.pause(t, branched)
+			d.resume(t, branched)
+			if got := value[int](t, d, branched, "y"); got != 5 {
+				t.Errorf("after a pause: %d", got)
+			}
+			if _, err := d.Rollback(limited(t, patience), busy, tag); err != nil {
+				t.Fatal(err)
+			}
+			if got := value[bool](t, d, busy, "'x' in globals()"); got {
+				t.Error("the rollback has left x")
+			}
+			// New children come where their siblings are, and of the same snapshot.
+			d.fork(t, 2)
+		})
+	}
+}
+
+// TestDeadCellTakesOnlyItsOwn: the end of one process of machines is told, with its
+// reason, and nobody else notices.
+func TestDeadCellTakesOnlyItsOwn(t *testing.T) {
+	d := serve(t, cloneHome(t))
+	ctx := limited(t, patience)
+	mine := d.fork(t, 2)
+	d.eval(t, mine[0], "x = 1")
+	// A snapshot that shares nothing lives in another process.
+	if _, err := d.Branch(ctx, mine[0], client.BranchRequest{Tag: "apart", Mode: client.BranchFull, Wait: client.Ptr(true)}); err != nil {
+		t.Fatal(err)
+	}
+	other := d.forkWith(t, client.ForkRequest{SnapshotTag: "apart"})[0]
+	d.eval(t, other, "x")
+	running := make(chan error, 1)
+	go func() {
+		_, err := d.Exec(ctx, mine[1], client.ExecRequest{Args: []string{"sleep", "600"}})
+		running <- err
+	}()
+	d.sh(t, mine[1], "while ! pgrep -x sleep > /dev/null 2>&1 && ! ps | grep -q '[s]leep 600'; do sleep 0.05; done")
+	victim := ownerOf(t, d, mine[0])
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-running:
+		wantCode(t, err, "sandbox_dead", "killed")
+	case <-time.After(patience):
+		t.Fatal("the command goes on for ever")
+	}
+	for _, id := range mine {
+		info, err := d.Sandbox(ctx, id)
+		if err != nil || info.State != "crashed" || !strings.Contains(info.Reason, fmt.Sprint(victim)) {
+			t.Errorf("%s: %+v, %v", id, info, err)
+		}
+	}
+	if got := value[int](t, d, other, "x"); got != 1 {
+		t.Errorf("the other one has %d", got)
+	}
+	// The next child does not notice either.
+	if got := value[int](t, d, d.fork(t, 1)[0], "6 * 7"); got != 42 {
+		t.Errorf("6 * 7 = %d", got)
+	}
+}
+
+// ownerOf returns the process that a sandbox lives in.
+func ownerOf(t *testing.T, d *daemon, id string) int {
+	t.Helper()
+	info, err := d.Sandbox(context.Background(), id)
+	if err != nil || info.PID == 0 {
+		t.Fatalf("no process for %s: %+v, %v", id, info, err)
+	}
+	return info.PID
+}

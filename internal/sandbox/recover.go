@@ -1,0 +1,185 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// What the cells keep for a daemon that comes after this one. A note that is not
+// understood is that of another version of forkd: what it is of is ended.
+
+// sourceNote is of what sandboxes were forked from.
+type sourceNote struct {
+	Manifest *snapshot.Manifest `json:"manifest"`
+}
+
+// termsNote is of what sandboxes have in common that were forked together.
+type termsNote struct {
+	LimitMiB   int               `json:"limit_mib,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	OnTimeout  TimeoutAction     `json:"on_timeout,omitempty"`
+	AutoResume bool              `json:"auto_resume,omitempty"`
+}
+
+func (t terms) note() termsNote {
+	return termsNote{t.limitMiB, t.metadata, t.env, t.onTimeout, t.autoResume}
+}
+
+func (n termsNote) terms() terms {
+	return terms{limitMiB: n.LimitMiB, metadata: n.Metadata, env: n.Env, onTimeout: n.OnTimeout, autoResume: n.AutoResume}
+}
+
+// boxNote is of one sandbox.
+type boxNote struct {
+	ID         string          `json:"id"`
+	Tag        string          `json:"tag"`
+	Base       string          `json:"base,omitempty"`  // if it is not Tag
+	First      string          `json:"first,omitempty"` // if it is not Base
+	Source     string          `json:"source,omitempty"`
+	Workspace  string          `json:"workspace,omitempty"`
+	Names      names           `json:"names"`
+	Created    time.Time       `json:"created"`
+	Restored   time.Time       `json:"restored"`
+	Awake      bool            `json:"awake,omitempty"`
+	Expires    time.Time       `json:"expires,omitzero"`
+	LifetimeMS int64           `json:"lifetime_ms,omitempty"`
+	Front      json.RawMessage `json:"front,omitempty"`
+}
+
+// noteNow returns the note of a sandbox. The caller holds b.mu, or nobody else knows
+// the sandbox yet.
+func (b *box) noteNow() boxNote {
+	n := boxNote{
+		ID: b.id, Tag: b.tag, Source: b.source, Workspace: b.workspace, Names: b.names, Created: b.created, Restored: b.restored,
+		Awake: b.isAwake() && b.wakeErr == nil, Expires: b.expires, LifetimeMS: b.lifetime.Milliseconds(), Front: b.front,
+	}
+	if b.base != b.tag {
+		n.Base = b.base
+	}
+	if b.first != b.base {
+		n.First = b.first
+	}
+	return n
+}
+
+// note has the sandbox's cell know it as it is now.
+func (b *box) note() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noteLocked()
+}
+
+// noteLocked is note for a caller that holds b.mu. If the cell is gone the sandbox is,
+// too.
+func (b *box) noteLocked() {
+	note, err := json.Marshal(b.noteNow())
+	if err == nil {
+		_ = b.machine.SetNote(note)
+	}
+}
+
+// birth is the inverse of noteNow, but for what only a sandbox that exists has.
+func (n boxNote) birth(t terms) birth {
+	return birth{
+		id: n.ID, tag: n.Tag, base: n.Base, first: n.First, source: &n.Source, workspace: n.Workspace, names: n.Names, created: n.Created,
+		terms: t, life: life{expires: n.Expires, lifetime: time.Duration(n.LifetimeMS) * time.Millisecond, front: n.Front},
+	}
+}
+
+// recover takes over the sandboxes that an earlier daemon has left in their cells.
+func (m *Manager) recover(ctx context.Context) error {
+	found, err := m.cells.Recover()
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		m.recoverCell(ctx, f)
+	}
+	return nil
+}
+
+func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
+	snaps := make(map[uint64]*snapshot.Snapshot)
+	for _, s := range f.Sources {
+		snap, err := m.recoverSource(ctx, f, s)
+		if err != nil {
+			m.opts.Log.Warn("what an earlier daemon forked from is lost", "cell", f.Cell.Name, "error", err)
+			f.Cell.DropSource(s)
+			continue
+		}
+		snaps[s.ID] = snap
+		defer snap.Release()
+	}
+	for _, v := range f.VMs {
+		if v.Source == 0 { // a snapshot was being made, for somebody who is gone
+			v.Close()
+			continue
+		}
+		if err := m.recoverBox(v, snaps[v.Source]); err != nil {
+			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
+			v.Close()
+		}
+	}
+}
+
+// recoverSource returns what sandboxes were forked from.
+func (m *Manager) recoverSource(ctx context.Context, f cell.Found, s cell.FoundSource) (*snapshot.Snapshot, error) {
+	var n sourceNote
+	if err := json.Unmarshal(s.Note, &n); err != nil || n.Manifest == nil {
+		return nil, fmt.Errorf("its note is not understood: %w", err)
+	}
+	snap, err := f.Cell.Snapshot(ctx, s, n.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	// The next fork finds it where its siblings are.
+	if have := m.store.Inspect(n.Manifest.Tag); snap.Cut == nil && have.Manifest != nil && have.Manifest.CreatedAt.Equal(n.Manifest.CreatedAt) {
+		m.mu.Lock()
+		if m.warm[n.Manifest.Tag] == nil {
+			m.warm[n.Manifest.Tag] = snap.Retain()
+		}
+		m.mu.Unlock()
+	}
+	return snap, nil
+}
+
+// recoverBox takes over one sandbox. What was done to its machine when the daemon ended
+// is not done any more, so it runs, if it ever did.
+func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
+	var n boxNote
+	var t termsNote
+	if err := json.Unmarshal(v.Note, &n); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(v.Common, &t); err != nil {
+		return err
+	}
+	if snap == nil || n.ID == "" || !n.Names.valid() {
+		return fmt.Errorf("its note does not tell what it is of")
+	}
+	b := m.newBox(snap.Manifest, n.birth(t.terms()))
+	b.restored = n.Restored
+	b.enter(v.VM, snap)
+	if v.Started() {
+		if err := v.Start(); err != nil {
+			m.opts.Log.Info("a sandbox has ended while no daemon was there", "id", b.id, "reason", err)
+		}
+	}
+	if n.Awake {
+		b.wakeOnce.Do(func() {})
+		close(b.called)
+		close(b.awake)
+	}
+	if err := m.register(b); err != nil {
+		return err
+	}
+	v.OnEnd(func() { m.retire(b) })
+	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)
+	return nil
+}

@@ -1,0 +1,156 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// spawn makes one sandbox. It is not registered yet.
+func (m *Manager) spawn(ctx context.Context, src *snapshot.Snapshot, c birth) (*box, error) {
+	boxes, errs := m.spawnAll(ctx, src, []birth{c})
+	return boxes[0], errs[0]
+}
+
+// spawnAll makes sandboxes that have their terms in common; there is one or an error for
+// each birth. They are not registered yet.
+func (m *Manager) spawnAll(ctx context.Context, src *snapshot.Snapshot, births []birth) ([]*box, []error) {
+	boxes, errs := make([]*box, len(births)), make([]error, len(births))
+	do := func(from, to int) {
+		made, err := m.spawnInto(ctx, src, births[from:to], boxes[from:to])
+		for i := range births[from:to] {
+			if errs[from+i] = err; err == nil {
+				errs[from+i] = m.spawnError(made[i])
+			}
+			if errs[from+i] != nil {
+				boxes[from+i] = nil
+			}
+		}
+	}
+	if m.opts.Engine.Each {
+		each(len(births), func(i int) { do(i, i+1) })
+	} else {
+		do(0, len(births))
+	}
+	return boxes, errs
+}
+
+// spawnInto makes sandboxes in one cell.
+func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births []birth, boxes []*box) ([]error, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	home, err := m.cellFor(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	common, err := json.Marshal(births[0].terms.note())
+	if err != nil {
+		return nil, err
+	}
+	spec := cell.Spec{
+		MemoryPages: births[0].limitMiB << (20 - page.Shift), Common: common, Children: make([]cell.Child, len(births)),
+	}
+	for i, c := range births {
+		b := m.newBox(src.Manifest, c)
+		note, err := json.Marshal(b.noteNow())
+		if err != nil {
+			return nil, err
+		}
+		spec.Children[i] = cell.Child{Note: note, OnEnd: func() { m.retire(b) }}
+		boxes[i] = b
+	}
+	vms, errs := home.Fork(ctx, src, func() (json.RawMessage, error) { return json.Marshal(sourceNote{src.Manifest}) }, spec)
+	for i, b := range boxes {
+		if errs[i] == nil {
+			b.enter(vms[i], src)
+		}
+	}
+	return errs, nil
+}
+
+// cellFor returns the cell in which children of a snapshot live. Those of a branch that
+// is in the memory of a cell live there, if they can.
+func (m *Manager) cellFor(ctx context.Context, src *snapshot.Snapshot) (*cell.Cell, error) {
+	if cut, ok := src.Cut.(*cell.Cut); ok && !m.opts.Engine.Each {
+		return cut.Cell(), nil
+	}
+	key := ""
+	if layers := src.Manifest.Memory.Layers; len(layers) > 0 {
+		key = layers[0].Digest
+	}
+	home, err := m.cells.Shared(ctx, key)
+	if err != nil {
+		return nil, wrap(err, "finding a process for machines")
+	}
+	return home, nil
+}
+
+// spawnError explains why a machine could not be made.
+func (m *Manager) spawnError(err error) error {
+	if errors.Is(err, engine.ErrNoQuota) {
+		return fail(Unsupported, "leave the memory limit out", "the %s engine cannot limit a sandbox's memory", m.opts.Engine.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("restoring machine: %w", err)
+	}
+	return nil
+}
+
+// newBox returns a sandbox that has no machine yet.
+func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
+	b := &box{
+		terms:     c.terms,
+		id:        c.id,
+		tag:       c.tag,
+		base:      cmp.Or(c.base, c.tag),
+		first:     cmp.Or(c.first, c.base, c.tag),
+		source:    man.BranchedFrom,
+		names:     c.names,
+		manifest:  man,
+		engine:    m.opts.Engine.Name,
+		created:   c.created,
+		restored:  time.Now(),
+		workspace: c.workspace,
+		life:      c.life,
+		closed:    make(chan struct{}),
+		slots:     m.active,
+		turn:      make(chan struct{}, 1),
+		called:    make(chan struct{}),
+		awake:     make(chan struct{}),
+		evaluated: make(chan struct{}),
+	}
+	if c.source != nil {
+		b.source = *c.source
+	}
+	if b.names == (names{}) {
+		b.names = newNames()
+	}
+	b.turn <- struct{}{}
+	return b
+}
+
+// enter gives the sandbox its machine, which was made of a snapshot.
+func (b *box) enter(v *cell.VM, snap *snapshot.Snapshot) {
+	b.machine, b.snap = v, snap.Retain()
+	b.agent = agent.NewClient(v.Open)
+	if man := snap.Manifest; man.Runtime != "" {
+		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
+	}
+}
+
+// refreshAll has the figures of all sandboxes be those of now.
+func (m *Manager) refreshAll() {
+	cells := m.cells.Cells()
+	each(len(cells), func(i int) { cells[i].Refresh() })
+}
