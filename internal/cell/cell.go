@@ -35,6 +35,8 @@ type Cell struct {
 	last   atomic.Uint64 // number that was given to something
 	gone   chan struct{} // closed when the connection has ended
 
+	sending sync.Mutex // held while a layer is sent
+
 	mu      sync.Mutex
 	calls   map[uint64]chan *wire.Message  // requests without an answer; nil: it is gone; guarded by mu
 	vms     map[uint64]*VM                 // guarded by mu
@@ -113,6 +115,7 @@ func (c *Cell) tell(op wire.Op, body any, blob []byte, files ...*os.File) error 
 
 func (c *Cell) send(m *wire.Message) error {
 	if err := c.conn.Send(m); err != nil {
+		c.conn.Close()
 		return fmt.Errorf("%w: %w", c.lost(), err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -363,6 +364,36 @@ func TestCellDies(t *testing.T) {
 	<-spared[0].Cell().gone
 	if _, _, err := other.Stacks(t.Context()); !errors.Is(err, ErrLost) {
 		t.Errorf("fetched from a dead cell: %v", err)
+	}
+}
+
+// TestStoppedCell: nobody waits for ever for a process that the host has stopped.
+func TestStoppedCell(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.boot(machinetest.Count)
+	l.counted(v)
+	signal := func(s syscall.Signal) {
+		if err := syscall.Kill(v.Cell().PID, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	for range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if _, err := v.Dial(ctx, 1); err == nil {
+			t.Error("a stopped process answers")
+		}
+		cancel()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := v.Branch(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("branched: %v", err)
+	}
+	signal(syscall.SIGCONT)
+	l.counted(v)
+	if _, n := l.branch(v); n == 0 {
+		t.Error("it does not go on")
 	}
 }
 

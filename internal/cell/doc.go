@@ -18,5 +18,6 @@
 //     record of them decides anything.
 //   - When a cell is gone all of its machines have ended, with that as the reason.
 //
-// Lock order: Host.mu, Cell.mu, VM.mu. Nothing is sent or waited for under them.
+// Lock order: Cell.sending, Host.mu, Cell.mu, VM.mu. Nothing is sent or waited for under
+// the last three.
 package cell

@@ -177,17 +177,13 @@ func (c *Cell) sendStack(s *page.Stack) (wire.Stack, error) {
 
 // sendLayer sends a layer unless the cell has it. Either way it is used once more.
 func (c *Cell) sendLayer(l *page.Layer) (uint64, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.layers == nil {
-		return 0, c.why
-	}
-	id, ok := c.numbers[l]
-	if ok {
-		c.layers[id].uses++
+	// Whoever else needs the layer names it after it was sent.
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if id, ok := c.reuse(l); ok {
 		return id, nil
 	}
-	id = c.number()
+	id := c.number()
 	d := wire.Layer{ID: id, Kind: l.Kind(), Limit: l.Limit()}
 	f, blob := l.File(), []byte(nil)
 	if d.Kind == page.Sealed {
@@ -201,17 +197,27 @@ func (c *Cell) sendLayer(l *page.Layer) (uint64, error) {
 	if d.Kind == page.Pages {
 		d.Stored, blob = wire.AppendNumbers(nil, l)
 	}
-	// Under the lock: whoever else needs the layer names it after it was sent.
-	b, err := json.Marshal(d)
-	if err == nil {
-		err = c.conn.Send(&wire.Message{Op: wire.OpLayer, Body: b, Blob: blob, Files: []*os.File{f}})
-	}
-	if err != nil {
+	if err := c.tell(wire.OpLayer, d, blob, f); err != nil {
 		return 0, fmt.Errorf("handing a layer to cell %s: %w", c.Name, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.layers == nil {
+		return 0, c.why
 	}
 	l.Retain()
 	c.layers[id], c.numbers[l] = &held{l, 1}, id
 	return id, nil
+}
+
+// reuse uses a layer once more that the cell has.
+func (c *Cell) reuse(l *page.Layer) (id uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id, ok = c.numbers[l]; ok {
+		c.layers[id].uses++
+	}
+	return id, ok
 }
 
 // pagesOf returns a file of the pages of a layer that has none.
@@ -292,8 +298,11 @@ func (v *VM) cut(ctx context.Context, live bool) (*Cut, error) {
 	cut := &Cut{cell: c}
 	cut.refs.Store(1)
 	ask := wire.Cut{VM: v.id, Source: c.number(), Live: live}
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errSilent)
+	defer cancel()
 	state, err := c.call(ctx, wire.OpCut, ask, nil, &cut.spec)
 	if err != nil {
+		_ = c.tell(wire.OpDrop, wire.Ref{ID: ask.Source}, nil) // should it come after all
 		return nil, err
 	}
 	if cut.spec.ID != ask.Source {

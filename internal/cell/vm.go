@@ -3,6 +3,7 @@ package cell
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -66,11 +67,19 @@ func (v *VM) ended() bool {
 	}
 }
 
+// answerTime is how long a cell may take for what takes it a moment. One that the host
+// has stopped does not answer, and may go on later.
+const answerTime = 20 * time.Second
+
 // ask asks the cell for something about this machine.
 func (v *VM) ask(op wire.Op, body, result any) error {
-	_, err := v.cell.call(context.Background(), op, body, nil, result)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), answerTime, errSilent)
+	defer cancel()
+	_, err := v.cell.call(ctx, op, body, nil, result)
 	return err
 }
+
+var errSilent = errors.New("the process that the machine lives in does not answer")
 
 // Start runs the machine; see machine.Machine.Start.
 func (v *VM) Start() error {
@@ -201,7 +210,8 @@ func (c *Cell) Refresh(vms ...*VM) {
 	}
 }
 
-// Close ends the machine, and returns when its memory is free.
+// Close ends the machine, and returns when its memory is free. If the cell does not answer
+// that is when it does.
 func (v *VM) Close() {
 	v.mu.Lock()
 	again := v.closed

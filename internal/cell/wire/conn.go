@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +43,9 @@ type Message struct {
 	Files []*os.File `json:"-"`
 }
 
+// sendTime is how long a peer may not take up what it is sent. It is lost then.
+const sendTime = 30 * time.Second
+
 // Conn is a control connection. One goroutine may receive; any may send.
 type Conn struct {
 	unix *net.UnixConn
@@ -56,7 +60,8 @@ func NewConn(c *net.UnixConn) *Conn { return &Conn{unix: c} }
 // Close closes the connection. Who receives gets an error.
 func (c *Conn) Close() error { return c.unix.Close() }
 
-// Send sends a message, whose files stay the caller's.
+// Send sends a message, whose files stay the caller's. After an error the connection is
+// of no use any more.
 func (c *Conn) Send(m *Message) error {
 	header, err := json.Marshal(m)
 	if err != nil {
@@ -72,6 +77,9 @@ func (c *Conn) Send(m *Message) error {
 	b = append(b, header...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.unix.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
+		return err
+	}
 	if len(m.Files) > 0 {
 		// With the prefix alone, which whoever receives reads alone.
 		if err := c.sendFiles(b[:prefix], m.Files); err != nil {
