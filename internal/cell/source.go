@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,9 @@ type Child struct {
 	OnEnd func()          // called, on a goroutine of its own, when it ends by itself; may be nil
 }
 
+// forkTime is how long a cell may take to make machines.
+const forkTime = time.Minute
+
 // Fork makes machines of a snapshot; there is one or an error for each child. note is
 // what a later daemon is to know of the snapshot.
 func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (json.RawMessage, error), spec Spec) ([]*VM, []error) {
@@ -64,6 +68,9 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 		ask.Children[i] = wire.Child{ID: v.id, Note: child.Note}
 		rand.Read(ask.Children[i].Generation[:])
 	}
+	// Who leaves now must not leave machines behind that nobody knows of.
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), forkTime, errSilent)
+	defer cancel()
 	var born []wire.Born
 	_, err = c.call(ctx, wire.OpFork, ask, nil, &born)
 	if err == nil && len(born) != len(vms) {

@@ -197,6 +197,7 @@ func (s *Server) addSource(m *wire.Message, d wire.Source) (*result, error) {
 			return nil, fmt.Errorf("making source %d: %w", d.ID, err)
 		}
 	}
+	s.reserve.Do(func() { go s.memory.Reserve(s.cfg.Reserve) }) // without it forks are slower
 	return nil, s.keep(o)
 }
 

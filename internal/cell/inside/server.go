@@ -24,7 +24,8 @@ type Config struct {
 	NewEngine func() engine.Engine
 	// Scratch is the file for the pages of scratch disks, without a name.
 	Scratch *os.File
-	// Reserve is how many pages are kept ready for machines.
+	// Reserve is how many pages are kept ready for machines, once there is something to
+	// fork them from.
 	Reserve int
 	// Idle is how long the cell waits for a daemon while it has no machine, and Alone
 	// how long while it has some, before it ends. Zero is for ever.
@@ -42,6 +43,7 @@ type Server struct {
 	quit          chan struct{}
 	quitOnce      sync.Once
 	trims         trimmer
+	reserve       sync.Once // memory for machines
 
 	mu      sync.Mutex
 	layers  *registry

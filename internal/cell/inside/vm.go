@@ -55,12 +55,6 @@ func (s *Server) fork(_ *wire.Message, f wire.Fork) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.cfg.Reserve > 0 {
-		// Memory that is there already makes the first fork quick.
-		if err := s.memory.Reserve(s.cfg.Reserve); err != nil {
-			return nil, err
-		}
-	}
 	born := make([]wire.Born, len(f.Children))
 	each(len(f.Children), func(i int) {
 		c := f.Children[i]
