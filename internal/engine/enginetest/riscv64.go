@@ -35,7 +35,9 @@ var riscv64 = isa{
 	deviceBase: rvDevice,
 	interrupt:  rvInterrupt,
 	countPages: 1,
+	maxVCPUs:   8,
 	programs:   rvPrograms(),
+	lacks:      map[string]string{"restart": "the program states starts a vCPU again"},
 }
 
 func rvPrograms() map[string][]byte {
