@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +27,7 @@ type Flat struct {
 	origin *Stack // immutable until Close
 	mapped []byte // address space; immutable until Close
 	mem    []byte // the part of it that is the memory; immutable until Close
+	order  atomic.Uint32
 
 	mu     sync.Mutex
 	base   *Stack          // guarded by mu
@@ -91,7 +93,7 @@ func (f *Flat) fill() error {
 		}
 		for k := range r.pages {
 			n := r.first + Number(k)
-			*f.Read(n) = *f.origin.Get(n)
+			*f.at(n) = *f.origin.Get(n)
 			f.copied[n] = true
 		}
 	}
@@ -151,10 +153,17 @@ func (f *Flat) Memory() []byte { return f.mem }
 // Limit returns the number of pages.
 func (f *Flat) Limit() Number { return f.limit }
 
-// Read returns page n, which stays where it is.
+// Read returns page n, which stays where it is. What the caller wrote before is seen
+// by others before the caller sees what they write, as with an Overlay, which takes a
+// lock: a device that asks to be notified and then looks once more relies on it.
 //
 // Preconditions: n is below the limit.
-func (f *Flat) Read(n Number) *Page { return (*Page)(f.mem[int(n)*Size:]) }
+func (f *Flat) Read(n Number) *Page {
+	f.order.Add(0) // a full barrier
+	return f.at(n)
+}
+
+func (f *Flat) at(n Number) *Page { return (*Page)(f.mem[int(n)*Size:]) }
 
 // Write returns page n for writing; it never moves, and there is no error.
 func (f *Flat) Write(n Number) (p *Page, moved bool, err error) { return f.Read(n), false, nil }
@@ -211,7 +220,7 @@ func (f *Flat) Seal() *Stack {
 			f.arena.Free(pages.all()...)
 			panic(&AllocError{err})
 		}
-		*p = *f.Read(n)
+		*p = *f.at(n)
 		pages.put(n, p)
 	}
 	below := f.base
@@ -244,7 +253,7 @@ func (f *Flat) written() ([]Number, error) {
 		return nil, fmt.Errorf("asking which pages were written: %w", err)
 	}
 	return slices.DeleteFunc(numbers, func(n Number) bool {
-		return f.copied[n] && *f.Read(n) == *f.origin.Get(n)
+		return f.copied[n] && *f.at(n) == *f.origin.Get(n)
 	}), nil
 }
 

@@ -43,6 +43,7 @@ var amd64 = isa{
 	interrupt:  x86Interrupt,
 	countPages: 4, // three of them page tables, in which most processors set bits
 	maxVCPUs:   16,
+	loads:      6, // one of 16 bytes is two
 	programs:   x86AllPrograms(),
 	lacks: map[string]string{
 		"masked": "a processor that halts with interrupts off is not woken by one",
@@ -151,13 +152,21 @@ func (a *x86) store() {
 	a.off()
 }
 
-// load reads from the device in each width.
+// load reads from the device in each width, the last time 16 bytes.
 func (a *x86) load() {
 	for i, op := range [][]byte{{0x0f, 0xb6}, {0x0f, 0xb7}, {0x8b}, {0x48, 0x8b}} {
 		a.code(op...)
 		a.at(rax, rbx, uint32(regRead+8*i))
 		a.st(rsi, uint32(8*i), rax)
 	}
+	const wide = 4 * 8
+	a.code(0x0f, 0x20, 0xe0)       // mov rax, cr4
+	a.code(0x48, 0x0d, 0, 2, 0, 0) // or rax, OSFXSR
+	a.code(0x0f, 0x22, 0xe0)       // mov cr4, rax
+	a.code(0x0f, 0x10)             // movups xmm0, the device
+	a.at(0, rbx, regRead+wide)
+	a.code(0x0f, 0x11) // movups to the shared data
+	a.at(0, rsi, wide)
 	a.off()
 }
 

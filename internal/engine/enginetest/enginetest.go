@@ -32,6 +32,7 @@ type isa struct {
 	interrupt  int // the input that programs listen to
 	countPages int // that "count" writes to, or makes the processor write to
 	maxVCPUs   int // of a machine
+	loads      int // accesses of "load"
 	programs   map[string][]byte
 	lacks      map[string]string // why there is no program of that name
 }
@@ -57,6 +58,7 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"kick-late", testKickLate},
 		{"kick-waiting", testKickWaiting},
 		{"kick-twice", testKickTwice},
+		{"kick-at-device", testKickAtDevice},
 		{"interrupt", testInterrupt},
 		{"interrupt-pending", testInterruptPending},
 		{"timer", testTimer},
@@ -254,6 +256,7 @@ type device struct {
 	mu     sync.Mutex
 	writes []access
 	notify chan uint64 // gets what is written to regSignal, if not nil
+	onRead func()      // called for each read, if not nil
 }
 
 type access struct {
@@ -271,6 +274,9 @@ const (
 )
 
 func (d *device) Read(offset uint64, width int) uint64 {
+	if d.onRead != nil {
+		d.onRead()
+	}
 	return (0x8182838485868788 + offset) & (1<<(8*width-1)<<1 - 1)
 }
 

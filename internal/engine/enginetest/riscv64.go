@@ -36,6 +36,7 @@ var riscv64 = isa{
 	interrupt:  rvInterrupt,
 	countPages: 1,
 	maxVCPUs:   8,
+	loads:      4,
 	programs:   rvPrograms(),
 	lacks:      map[string]string{"restart": "the program states starts a vCPU again"},
 }

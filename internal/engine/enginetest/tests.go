@@ -30,9 +30,21 @@ func testStore(t *testing.T, f *fixture) {
 func testLoad(t *testing.T, f *fixture) {
 	f.boot("load")
 	f.run(engine.Off)
+	f.wantLoaded()
+}
+
+// wantLoaded checks what the program "load" leaves.
+func (f *fixture) wantLoaded() {
+	f.t.Helper()
 	for i, want := range []uint64{0xc8, 0x87d0, 0x858687d8, 0x81828384858687e0} {
 		if got := f.word(uint64(8 * i)); got != want {
-			t.Errorf("load of %d bytes gave %#x, want %#x", 1<<i, got, want)
+			f.t.Errorf("load of %d bytes gave %#x, want %#x", 1<<i, got, want)
+		}
+	}
+	for i := 4; i < f.isa.loads; i++ { // of an access that is wider than a register
+		at := uint64(8 * i)
+		if got, want := f.word(at), 0x8182838485868788+regRead+at; got != want {
+			f.t.Errorf("word %d of a wide load gave %#x, want %#x", i-4, got, want)
 		}
 	}
 }
@@ -105,6 +117,34 @@ func testKickTwice(t *testing.T, f *fixture) {
 	v.Kick()
 	if exit := await(t, done); exit != engine.Kicked {
 		t.Errorf("Run returned %v", exit)
+	}
+}
+
+// testKickAtDevice kicks the vCPU in each access to the device, and goes on in another
+// machine every time: none is made twice, and the guest gets its answers.
+func testKickAtDevice(t *testing.T, f *fixture) {
+	f.boot("load")
+	reads := 0
+	for {
+		f.device.onRead = func() {
+			reads++
+			f.vm.VCPUs()[0].Kick()
+		}
+		exit, err := f.vm.VCPUs()[0].Run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit != engine.Kicked {
+			break
+		}
+		if reads > f.isa.loads {
+			t.Fatalf("the device was read %d times, want %d", reads, f.isa.loads)
+		}
+		f.make(nil, f.parse(f.save()))
+	}
+	f.wantLoaded()
+	if reads != f.isa.loads {
+		t.Errorf("the device was read %d times, want %d", reads, f.isa.loads)
 	}
 }
 
