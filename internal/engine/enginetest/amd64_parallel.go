@@ -2,9 +2,10 @@ package enginetest
 
 import x64 "github.com/forkd-dev/forkd/internal/riscv/jit/amd64"
 
-// x86ParallelPrograms returns the programs for several vCPUs.
+// x86ParallelPrograms returns the programs for several vCPUs, and what is easier to write
+// with their assembler.
 func x86ParallelPrograms() map[string][]byte {
-	programs := map[string][]byte{"restart": x86Assemble((*smp).restart)}
+	programs := map[string][]byte{"restart": x86Assemble((*smp).restart), "sweep": x86Assemble((*smp).sweep)}
 	add := func(name string, vcpus int, body func(*smp)) {
 		programs[name] = x86Assemble(func(a *smp) { a.parallel(vcpus, func() { body(a) }) })
 	}
@@ -481,4 +482,23 @@ func (a *smp) restart() {
 	a.begin()
 	a.st(at(stateThird), xID)
 	a.halt()
+}
+
+// sweep stores a number in page after page, and then the next number in all of them,
+// without end. It tells when it has begun.
+func (a *smp) sweep() {
+	const n, page, left = x64.R8, x64.R9, x64.R10
+	a.MovRI(n, 0)
+	again := a.mark()
+	a.ALURI(x64.ADD, x64.W64, n, 1)
+	a.MovRI(page, dataOffset+sharePages)
+	a.MovRI(left, sweepPages)
+	next := a.mark()
+	a.st(x64.At(page, 0), n)
+	a.ALURI(x64.ADD, x64.W64, page, 4096)
+	a.ALURI(x64.SUB, x64.W64, left, 1)
+	a.Jcc(x64.NE, next)
+	a.compare(n, 1, x64.NE, again)
+	a.st(x64.At(xDevice, regSignal), n)
+	a.Jmp(again)
 }

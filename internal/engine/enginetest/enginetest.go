@@ -70,6 +70,7 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"save-waiting", testSaveWaiting},
 		{"load-refuses", testLoadRefuses},
 		{"seal-while-paused", testSeal},
+		{"seal-while-writing", testSealWhileWriting},
 		{"fork", testFork},
 		{"no-memory", testNoMemory},
 		{"second-vcpu", testSecondVCPU},

@@ -64,6 +64,7 @@ const (
 	shareRounds = 20
 	shareCount  = 16
 	sharePages  = 0x4000
+	sweepPages  = 40
 
 	deliveries   = 40
 	deliverReady = 0x100

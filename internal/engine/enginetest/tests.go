@@ -376,6 +376,75 @@ func testSeal(t *testing.T, f *fixture) {
 	}
 }
 
+// testSealWhileWriting seals the memory of a guest that writes to page after page
+// without pause, again and again, with what can be done ahead done ahead: each stack is
+// of one instant, that of the state, and so a fork goes on from there.
+func testSealWhileWriting(t *testing.T, f *fixture) {
+	f.boot("sweep")
+	done := f.begin()
+	vm, overlay := f.vm, f.overlay
+	resume := func() {
+		f.vm, f.overlay = vm, overlay
+		done = f.start()
+	}
+	last := uint64(0)
+	for round := range 40 {
+		time.Sleep(time.Millisecond) // the guest is anywhere by then
+		if err := overlay.Prepare(); err != nil {
+			t.Fatal(err)
+		}
+		f.pause(done)
+		saved, parent := f.save(), f.memory
+		stack := overlay.Seal()
+		f.memory.Invalidate()
+		first := wantSweep(t, func(n page.Number) *page.Page { return stack.Get(n) })
+		if first < last {
+			t.Errorf("the guest stored %d, and before that %d", first, last)
+		}
+		last = first
+		if round%8 == 0 {
+			f.newMemory(stack)
+			f.make(nil, f.parse(saved))
+			child := f.start()
+			for f.sweepWord() < first+2 {
+				time.Sleep(time.Millisecond)
+			}
+			f.pause(child)
+			wantSweep(t, func(n page.Number) *page.Page { return f.overlay.Read(n) })
+		}
+		f.memory = parent
+		stack.Release()
+		resume()
+	}
+	f.pause(done)
+}
+
+// sweepWord returns what "sweep" has stored first, while it may store.
+func (f *fixture) sweepWord() uint64 {
+	got := make(chan uint64, 1)
+	f.vm.Post(func() { got <- f.word(sharePages) })
+	return await(f.t, got)
+}
+
+// wantSweep checks that pages are as "sweep" has them between two instructions: all up
+// to one have a number, and those behind it the number before. It returns the first.
+func wantSweep(t *testing.T, get func(page.Number) *page.Page) uint64 {
+	t.Helper()
+	const start = (dataOffset + sharePages) >> page.Shift
+	first := leU64(get(start)[:])
+	want := first
+	for n := range page.Number(sweepPages) {
+		got := leU64(get(start + n)[:])
+		if got == first-1 {
+			want = got
+		}
+		if got != want {
+			t.Fatalf("page %d has %d, the first %d", n, got, first)
+		}
+	}
+	return first
+}
+
 // testFork runs two children over one sealed stack: neither sees the other.
 func testFork(t *testing.T, f *fixture) {
 	f.boot("count")
