@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,9 +263,9 @@ func (b *box) branchError(err error) error {
 // ForkSandbox makes n children of a sandbox, all of the same instant. Of a running
 // one it is a branch that nobody but these children needs: it is kept in memory as
 // long as one of them lives, and has no tag. A paused one stays paused. Children
-// have the sandbox's environment, with that of spec over it, and its memory limit,
-// if spec has none, but neither its metadata nor its lifetime. spec.Tag must be
-// empty.
+// have the sandbox's environment, with that of spec over it, and its limits where
+// those of spec are not tighter, but neither its metadata nor its lifetime. spec.Tag
+// must be empty.
 func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]ForkResult, error) {
 	spec, err := checkFork(spec)
 	if err != nil {
@@ -288,7 +287,7 @@ func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]
 
 // inherit gives children of a sandbox what they have of it.
 func (s *ForkSpec) inherit(t terms) error {
-	s.MemoryLimitMiB = cmp.Or(s.MemoryLimitMiB, t.limitMiB) // who is limited cannot fork out of it
+	s.Limits = s.Limits.within(t.limits)
 	s.Env = over(t.env, s.Env)
 	return s.terms().check()
 }

@@ -107,11 +107,8 @@ func (f *forking) finish(ctx context.Context, m *Manager) ([]ForkResult, error) 
 // checkFork checks a request, and makes copies of what its children share.
 func checkFork(spec ForkSpec) (ForkSpec, error) {
 	spec.Metadata, spec.Env, spec.Front = maps.Clone(spec.Metadata), maps.Clone(spec.Env), slices.Clone(spec.Front)
-	switch {
-	case spec.N < 1 || spec.N > MaxFork:
+	if spec.N < 1 || spec.N > MaxFork {
 		return spec, fail(InvalidArgument, "", "n must be 1 to %d, not %d", MaxFork, spec.N)
-	case spec.MemoryLimitMiB < 0:
-		return spec, fail(InvalidArgument, "", "memory limit must not be negative")
 	}
 	if err := checkLifetime(spec.Lifetime); err != nil {
 		return spec, err
@@ -124,7 +121,7 @@ func checkFork(spec ForkSpec) (ForkSpec, error) {
 
 func (s *ForkSpec) terms() terms {
 	return terms{
-		limitMiB: s.MemoryLimitMiB, metadata: s.Metadata, env: s.Env,
+		limits: s.Limits, metadata: s.Metadata, env: s.Env,
 		onTimeout: cmp.Or(s.OnTimeout, KillOnTimeout), autoResume: s.AutoResume,
 	}
 }
@@ -185,7 +182,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 		return nil, err
 	}
 	snap := src.snap
-	memory, err := src.engine.NewMemory(snap.Memory, m.memory, c.limitMiB<<(20-page.Shift))
+	memory, err := src.engine.NewMemory(snap.Memory, m.memory, c.limits.MemoryMiB<<(20-page.Shift))
 	if errors.Is(err, engine.ErrNoQuota) {
 		return nil, fail(Unsupported, "leave the memory limit out", "the %s engine cannot limit a sandbox's memory", src.engine.Name())
 	}
@@ -201,6 +198,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 		Entropy: rand.Reader,
 		Console: io.Discard,
 		State:   snap.State,
+		Limits:  c.limits.machineLimits(snap),
 	}
 	rand.Read(cfg.GenerationID[:])
 	b := &box{
@@ -215,6 +213,7 @@ func (m *Manager) spawn(ctx context.Context, src *source, c birth) (*box, error)
 		engine:    src.engine.Name(),
 		created:   c.created,
 		restored:  time.Now(),
+		idling:    idling{last: time.Now()},
 		workspace: c.workspace,
 		life:      c.life,
 		closed:    make(chan struct{}),
@@ -291,6 +290,7 @@ func (m *Manager) wake(ctx context.Context, spec ForkSpec, boxes []*box, results
 const (
 	reasonKilled  = "it was killed"
 	reasonExpired = "its lifetime is over"
+	reasonIdle    = "nobody has used it for as long as its idle lifetime"
 	reasonRemoved = "its snapshot was removed by force"
 	reasonRefused = "the fork that made it failed"
 	reasonDerived = "the snapshot that it was for is made"

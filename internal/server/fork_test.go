@@ -61,8 +61,28 @@ func TestForkOptions(t *testing.T) {
 	if boxes[0].MemoryLimitMiB == nil || *boxes[0].MemoryLimitMiB != 64 {
 		t.Errorf("memory limit %v", boxes[0].MemoryLimitMiB)
 	}
+	if b := boxes[0]; b.CPUs != nil || b.CPUWeight != nil || b.PIDsLimit != nil || b.DiskLimitMiB != nil || b.DiskBytesPerSec != nil || b.NetBytesPerSec != nil || b.IdleTimeoutSecs != nil {
+		t.Errorf("limits that nobody has asked for: %+v", b)
+	}
 	if at := boxes[0].ExpiresAt; at == nil || time.Until(*at) < 59*time.Minute || time.Until(*at) > time.Hour {
 		t.Errorf("expires at %v", at)
+	}
+}
+
+// Limits are passed on and shown.
+func TestForkLimits(t *testing.T) {
+	s := newSite(t, "")
+	limits := `"memory_limit_mib":64,"cpus":0.5,"cpu_weight":50,"pids_limit":100,"disk_limit_mib":200,"disk_bytes_per_sec":1048576,"net_bytes_per_sec":2048,"idle_timeout_secs":1.5`
+	want := sandbox.Limits{MemoryMiB: 64, CPUs: 0.5, CPUWeight: 50, Processes: 100, DiskMiB: 200, DiskRate: 1 << 20, NetRate: 2048, Idle: 1500 * time.Millisecond}
+	resp, text := s.ask(t, "POST", "/v1/sandboxes", `{"tag":"pyagent",`+limits+`}`)
+	if resp.StatusCode != 201 || s.Sandboxes()[0].Limits != want {
+		t.Errorf("%s %s: %+v", resp.Status, text, s.Sandboxes())
+	}
+	_, space := s.ask(t, "POST", "/v1/workspaces", `{"name":"w","snapshot_tag":"pyagent",`+limits+`}`)
+	for _, field := range strings.Split(limits, ",") {
+		if !strings.Contains(text, field) || !strings.Contains(space, field) {
+			t.Errorf("%s is missing in %s or %s", field, text, space)
+		}
 	}
 }
 

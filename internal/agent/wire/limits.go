@@ -20,7 +20,7 @@ type Limits struct {
 const limitsFixed = 4 + 8 + 1
 
 // Any reports whether there is a limit.
-func (l *Limits) Any() bool { return l.Processes > 0 || l.DiskBytes > 0 }
+func (l Limits) Any() bool { return l.Processes > 0 || l.DiskBytes > 0 }
 
 // validate refuses limits that are neither none nor whole.
 func (l *Limits) validate() error {
