@@ -13,6 +13,7 @@ func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (
 		Home:      home,
 		Agent:     guestAgent,
 		NewEngine: c.open,
+		Child:     c.child,
 		Log:       log,
 		Version:   buildVersion(),
 	})

@@ -65,13 +65,22 @@ func (m *Manager) branch(ctx context.Context, id string, spec BranchSpec) (*writ
 	if err != nil {
 		return nil, err
 	}
-	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
-	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
+	done, err := m.admit(m.branchNeed(id, spec))
 	if err != nil {
 		slot()
 		return nil, err
 	}
-	return m.write(p, spec, slot), nil
+	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
+	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
+	free := func() {
+		slot()
+		done()
+	}
+	if err != nil {
+		free()
+		return nil, err
+	}
+	return m.write(p, spec, free), nil
 }
 
 // begin cuts a branch of a running sandbox and gives it its tag.
@@ -274,9 +283,12 @@ func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]
 	if spec.Tag != "" {
 		return nil, fail(InvalidArgument, "give one of the two", "a fork is of a snapshot or of a sandbox, not of both")
 	}
-	if err := m.admit(spec.N); err != nil {
+	// Before the sandbox is disturbed; what is forked in the end asks once more.
+	done, err := m.admit(spec.need())
+	if err != nil {
 		return nil, err
 	}
+	done()
 	cut := func() (*forking, error) { return m.forkCut(ctx, id, spec) }
 	f, err := asItIs(m, id, cut, func(r pausedRecord) (*forking, error) { return m.forkPaused(ctx, r, spec) })
 	if err != nil {

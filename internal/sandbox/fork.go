@@ -62,9 +62,11 @@ func (m *Manager) forkFrom(ctx context.Context, src *source, spec ForkSpec) (*fo
 	if err := src.snap.Intact(); err != nil {
 		return nil, m.openError(spec.Tag, err)
 	}
-	if err := m.admit(spec.N); err != nil {
+	done, err := m.admit(spec.need())
+	if err != nil {
 		return nil, err
 	}
+	defer done()
 	f := &forking{
 		spec: spec, wake: spec.Prewarm || src.snap.Manifest.Held > 0,
 		results: make([]ForkResult, spec.N), boxes: make([]*box, spec.N),
@@ -126,18 +128,13 @@ func (s *ForkSpec) terms() terms {
 	}
 }
 
-// admit refuses a request that would exceed the number of sandboxes.
-func (m *Manager) admit(n int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return errShutdown()
+// need is what the children take of the host.
+func (s *ForkSpec) need() need {
+	what := fmt.Sprintf("forking %d children", s.N)
+	if s.Tag != "" {
+		what += fmt.Sprintf(" of %q", s.Tag)
 	}
-	if len(m.boxes)+n > maxBoxes {
-		return fail(CapacityExceeded, "end some with `forkd kill`",
-			"%d sandboxes exist and %d more would exceed the limit of %d", len(m.boxes), n, maxBoxes)
-	}
-	return nil
+	return need{what: what, boxes: s.N, tag: s.Tag, limits: s.Limits}
 }
 
 // each calls do for every i below n, from as many goroutines as there are CPUs.
@@ -322,6 +319,7 @@ func (m *Manager) remove(b *box) bool {
 
 // end frees a sandbox that is not known any more.
 func (m *Manager) end(b *box, reason string) {
+	m.spent.learn(b)
 	b.giveUp(reason)
 	m.trimSoon()
 }
@@ -329,6 +327,7 @@ func (m *Manager) end(b *box, reason string) {
 // retire frees a sandbox that ended by itself. It stays listed, with its
 // reason, until it is killed or maxEnded others have ended after it.
 func (m *Manager) retire(b *box) {
+	m.spent.learn(b)
 	b.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -74,7 +74,7 @@ func available(t *testing.T, m *Manager, id string) int {
 	return kib
 }
 
-const fill = "dd if=/dev/urandom of=/root/%s bs=1M count=%s 2>&1 && sync"
+const fill = "dd if=/dev/zero of=/root/%s bs=1M count=%s 2>&1 && sync"
 
 // The limit of the disk is an error of the program that writes, and holds over a
 // pause, a rollback and a fork, but is no part of a branch (field case 083).
@@ -86,7 +86,7 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("df shows %d KiB", got)
 	}
 	sh(t, m, id, strings.NewReplacer("%s", "12").Replace(strings.Replace(fill, "%s", "a", 1)))
-	if text := fails(t, m, id, "dd if=/dev/urandom of=/root/b bs=1M count=12"); !strings.Contains(text, "No space left on device") {
+	if text := fails(t, m, id, "dd if=/dev/zero of=/root/b bs=1M count=12"); !strings.Contains(text, "No space left on device") {
 		t.Errorf("a full disk says %q", text)
 	}
 	err := m.WriteFile(ctx, id, "/root/c", bytes.NewReader(make([]byte, 4<<20)), WriteOptions{})
@@ -132,7 +132,7 @@ func TestDiskLimit(t *testing.T) {
 	if err != nil || free[0].Err != nil {
 		t.Fatal(err, free)
 	}
-	sh(t, m, free[0].Sandbox.ID, "dd if=/dev/urandom of=/root/e bs=1M count=60")
+	sh(t, m, free[0].Sandbox.ID, "dd if=/dev/zero of=/root/e bs=1M count=60")
 }
 
 // bomb forks as long as it can.
@@ -251,7 +251,7 @@ func TestIdleWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sh(t, m, w.SandboxID, "dd if=/dev/urandom of=/root/a bs=1M count=12; sync")
+	sh(t, m, w.SandboxID, "dd if=/dev/zero of=/root/a bs=1M count=12; sync")
 	used := available(t, m, w.SandboxID)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if w, err = m.workspace("w"); err != nil {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/host"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -38,8 +40,12 @@ type Options struct {
 	// decoded code above all; those with one vCPU and those with several get one
 	// each, since code for the latter has to order its accesses to memory.
 	NewEngine func() engine.Engine
-	Log       *slog.Logger
-	Version   string
+	// Child is what a child takes of the host at least; by default what it does on an
+	// engine that runs machines in this process.
+	Child   Cost
+	Host    Host // default: the host of this process
+	Log     *slog.Logger
+	Version string
 }
 
 // Manager owns the snapshots under one home and the sandboxes of this process.
@@ -60,6 +66,9 @@ type Manager struct {
 	active   chan struct{} // activations in progress
 	trimming atomic.Bool   // a trim is due
 	images   sync.RWMutex  // held for reading while an image is in use
+
+	admission admission
+	spent     averages // what children had when they ended
 
 	mu       sync.Mutex
 	warm     map[string]*source // opened snapshots by tag; guarded by mu
@@ -93,6 +102,10 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	opts.Child = cmp.Or(opts.Child, usualCost)
+	if opts.Host == nil {
+		opts.Host = host.New()
+	}
 	m := &Manager{
 		opts:    opts,
 		single:  sync.OnceValue(opts.NewEngine),
@@ -102,6 +115,8 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		writers: newWriters(),
 		warm:    make(map[string]*source),
 		boxes:   make(map[string]*box),
+
+		admission: admission{host: opts.Host},
 	}
 	if m.memory, err = m.single().NewArena(); err == nil {
 		m.store, err = snapshot.OpenStore(opts.Home)

@@ -43,6 +43,9 @@ type Error struct {
 	Message string
 	Hint    string // what to do about it, may be empty
 	Err     error  // cause, may be nil
+
+	Shortage *Shortage     // what the host lacks, if that is why
+	Retry    time.Duration // when asking again makes sense; zero: soon, or not at all
 }
 
 func (e *Error) Error() string {

@@ -103,6 +103,27 @@ func TestForkPartly(t *testing.T) {
 	}
 }
 
+// What the host cannot bear is refused with the numbers, and with when to ask again.
+func TestForkShortage(t *testing.T) {
+	s := newSite(t, "", func(f *servertest.Fake) {
+		f.ForkError = func(int) *sandbox.Error {
+			return &sandbox.Error{
+				Code: sandbox.CapacityExceeded, Message: "no room", Retry: 4500 * time.Millisecond,
+				Shortage: &sandbox.Shortage{Resource: sandbox.ResourceMemory, Needed: 5, Free: 4, Held: 3},
+			}
+		}
+	})
+	resp, text := s.ask(t, "POST", "/v1/sandboxes", `{"tag":"pyagent"}`)
+	wantError(t, resp, text, 503, "capacity_exceeded", "no room")
+	if got := resp.Header.Get("Retry-After"); got != "5" || !strings.Contains(text, `"shortage":{"free":4,"held":3,"needed":5,"resource":"memory"}`) {
+		t.Errorf("Retry-After is %q, the answer %s", got, text)
+	}
+	var e *client.Error
+	if _, _, err := s.c.Fork(t.Context(), client.ForkRequest{Tag: "pyagent"}); !errors.As(err, &e) || e.Shortage == nil || e.Shortage.Needed != 5 || e.RetryAfter != 5*time.Second {
+		t.Errorf("the client has %+v", e)
+	}
+}
+
 func TestForkNone(t *testing.T) {
 	s := newSite(t, "", failing(0, 1))
 	resp, text := s.ask(t, "POST", "/v1/sandboxes", `{"tag":"pyagent","n":2}`)
