@@ -18,6 +18,7 @@ func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (
 		Agent:   guestAgent,
 		Engine:  c.describe(),
 		Cells:   program,
+		Child:   c.child,
 		Log:     log,
 		Version: buildVersion(),
 	})

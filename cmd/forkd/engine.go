@@ -8,6 +8,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
+	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
 // Names of engines, and what chooses one.
@@ -22,6 +23,7 @@ const (
 type choice struct {
 	name, executor string
 	open           func() engine.Engine
+	child          sandbox.Cost // zero: the usual one
 }
 
 // chooseEngine returns the engine that is asked for, by default the one that emulates.
@@ -32,7 +34,7 @@ func chooseEngine() (*choice, error) {
 		if err != nil {
 			return nil, &daemon.Error{Message: err.Error(), Hint: "unset it, or see `forkd help environment`"}
 		}
-		return &choice{engineSoft, executor, func() engine.Engine { return soft.New(0) }}, nil
+		return &choice{name: engineSoft, executor: executor, open: func() engine.Engine { return soft.New(0) }}, nil
 	case engineKVM:
 		return chooseKVM()
 	default:

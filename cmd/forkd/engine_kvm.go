@@ -6,7 +6,12 @@ import (
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/kvm"
+	"github.com/forkd-dev/forkd/internal/sandbox"
 )
+
+// kvmCost allows for what the kernel keeps of a virtual machine, page tables above
+// all, and for the descriptors of machine and vCPUs.
+var kvmCost = sandbox.Cost{Memory: 8 << 20, Files: 8}
 
 // chooseKVM opens the engine that runs guests on the host's processor.
 func chooseKVM() (*choice, error) {
@@ -17,5 +22,5 @@ func chooseKVM() (*choice, error) {
 			Hint:    "load the kernel's modules kvm and kvm_intel or kvm_amd, and see to it that you may open " + kvm.Device + "; or use the engine soft",
 		}
 	}
-	return &choice{engineKVM, "KVM", func() engine.Engine { return e }}, nil
+	return &choice{name: engineKVM, executor: "KVM", open: func() engine.Engine { return e }, child: kvmCost}, nil
 }

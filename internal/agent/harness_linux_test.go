@@ -98,6 +98,7 @@ func newGuestIn(t *testing.T, root, cgroups string) *fixture {
 		Env:      []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"},
 		Kernel:   f.kernel,
 		Identity: f.id,
+		Quotas:   guest.Quotas{Processes: filepath.Join(dir, "pids.max"), KeptBack: filepath.Join(dir, "kept-back")},
 	})
 	if err != nil {
 		t.Fatal(err)

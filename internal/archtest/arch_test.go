@@ -59,6 +59,7 @@ var rules = []struct {
 	{"internal/e2b/...", "internal/server", "two APIs that know nothing of each other"},
 	{"internal/ports", "internal/...", "a proxy is given connections"},
 	{"internal/gate", "internal/...", "who may ask does not depend on what"},
+	{"internal/host", "internal/...", "the host does not know who asks"},
 	{"internal/cli", "import:internal/sandbox", "the command line speaks through the client only"},
 	{"internal/cli", "import:internal/machine", "the command line speaks through the client only"},
 	{"client", "internal/sandbox", "the client is usable without the daemon's code"},

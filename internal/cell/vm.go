@@ -179,6 +179,13 @@ func (v *VM) PrivateBytes() int64 {
 	return v.stat.PrivateBytes
 }
 
+// MemoryBytes returns how much of PrivateBytes was RAM.
+func (v *VM) MemoryBytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.stat.MemoryBytes
+}
+
 // Counters returns what the machine had done then.
 func (v *VM) Counters() engine.Counters {
 	v.mu.Lock()
@@ -220,7 +227,12 @@ func (v *VM) Close() {
 	if again {
 		return
 	}
-	_ = v.ask(wire.OpClose, wire.Ref{ID: v.id}, nil) // one that is gone is closed
+	var last []wire.Stat
+	if v.ask(wire.OpClose, wire.Ref{ID: v.id}, &last) == nil && len(last) == 1 { // one that is gone is closed
+		v.mu.Lock()
+		v.stat = last[0]
+		v.mu.Unlock()
+	}
 	v.cell.mu.Lock()
 	delete(v.cell.vms, v.id)
 	v.cell.mu.Unlock()

@@ -447,6 +447,9 @@ func (m *Machine) Resident() int { return m.overlay.Resident() }
 // PrivateBytes returns the host memory that this machine's own pages take.
 func (m *Machine) PrivateBytes() int { return m.overlay.Bytes() + m.scratch.Bytes() }
 
+// MemoryBytes returns the part of PrivateBytes that is RAM.
+func (m *Machine) MemoryBytes() int { return m.overlay.Bytes() }
+
 // Counters returns what the vCPUs have done, summed.
 func (m *Machine) Counters() (sum engine.Counters) {
 	for _, v := range m.vm.VCPUs() {

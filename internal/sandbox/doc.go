@@ -17,7 +17,9 @@
 //     paused. Whether it has, and until when, changes only in the turn of its id; but
 //     a kill takes the machine at once, so that a pause under way gives up.
 //
+//   - What the host cannot bear is not begun. What runs is left alone.
+//
 // Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// the store's locks, Manager.mu, box.mu and records.mu. Manager.building is never
-// waited for.
+// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu and records.mu.
+// Manager.building is never waited for.
 package sandbox

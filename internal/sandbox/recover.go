@@ -20,7 +20,7 @@ type sourceNote struct {
 
 // termsNote is of what sandboxes have in common that were forked together.
 type termsNote struct {
-	LimitMiB   int               `json:"limit_mib,omitempty"`
+	Limits     Limits            `json:"limits"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
 	OnTimeout  TimeoutAction     `json:"on_timeout,omitempty"`
@@ -28,11 +28,11 @@ type termsNote struct {
 }
 
 func (t terms) note() termsNote {
-	return termsNote{t.limitMiB, t.metadata, t.env, t.onTimeout, t.autoResume}
+	return termsNote{t.limits, t.metadata, t.env, t.onTimeout, t.autoResume}
 }
 
 func (n termsNote) terms() terms {
-	return terms{limitMiB: n.LimitMiB, metadata: n.Metadata, env: n.Env, onTimeout: n.OnTimeout, autoResume: n.AutoResume}
+	return terms{limits: n.Limits, metadata: n.Metadata, env: n.Env, onTimeout: n.OnTimeout, autoResume: n.AutoResume}
 }
 
 // boxNote is of one sandbox.

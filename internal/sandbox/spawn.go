@@ -59,7 +59,8 @@ func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births 
 		return nil, err
 	}
 	spec := cell.Spec{
-		MemoryPages: births[0].limitMiB << (20 - page.Shift), Common: common, Children: make([]cell.Child, len(births)),
+		MemoryPages: births[0].limits.MemoryMiB << (20 - page.Shift), Limits: births[0].limits.machine(scratchBytes(src)),
+		Common: common, Children: make([]cell.Child, len(births)),
 	}
 	for i, c := range births {
 		b := m.newBox(src.Manifest, c)
@@ -78,6 +79,9 @@ func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births 
 	}
 	return errs, nil
 }
+
+// scratchBytes returns the size of a snapshot's scratch disk.
+func scratchBytes(s *snapshot.Snapshot) int64 { return int64(s.Manifest.Scratch.Pages) * page.Size }
 
 // cellFor returns the cell in which children of a snapshot live. Those of a branch that
 // is in the memory of a cell live there, if they can.
@@ -121,6 +125,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		engine:    m.opts.Engine.Name,
 		created:   c.created,
 		restored:  time.Now(),
+		idling:    idling{last: time.Now()},
 		workspace: c.workspace,
 		life:      c.life,
 		closed:    make(chan struct{}),

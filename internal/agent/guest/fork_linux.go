@@ -227,7 +227,7 @@ func (s *Server) refresh(r *wire.Refresh) error {
 	return nil
 }
 
-// renew does what concerns the kernel and the identity files. It can be tried again after a failure.
+// renew does what concerns the kernel, the identity files and limits. It can be tried again after a failure.
 func (s *Server) renew(r *wire.Refresh) error {
 	if err := s.cfg.Kernel.Reseed(&r.Entropy); err != nil {
 		return stepFailed("random", err)
@@ -242,6 +242,9 @@ func (s *Server) renew(r *wire.Refresh) error {
 		if err := s.cfg.Identity.Write(r); err != nil {
 			return stepFailed("identity", err)
 		}
+	}
+	if err := s.limiter.apply(r.Limits); err != nil {
+		return stepFailed("limits", err)
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ type Config struct {
 	Env      []string                              // default environment of commands, KEY=VALUE
 	Kernel   Kernel
 	Identity *Identity     // nil: a refresh changes no files
+	Quotas   Quotas        // how user code is limited
 	PowerOff func()        // called after a power-off request was answered
 	Patience time.Duration // how long processes may take to be held, and runtimes to confirm a refresh; default 5 s
 }
@@ -67,6 +68,7 @@ type Server struct {
 
 	state     sync.Mutex // serialises quiesce, branch, resume and refresh
 	calledOff uint64     // number of the last branch that is over; guarded by state
+	limiter   limiter    // guarded by state
 
 	mu         sync.Mutex // guards what follows
 	conns      map[*quiet.Conn]struct{}
@@ -95,6 +97,7 @@ func New(cfg Config) (*Server, error) {
 		running:  make(chan struct{}),
 		served:   make(chan struct{}),
 		conns:    make(map[*quiet.Conn]struct{}),
+		limiter:  limiter{files: cfg.Quotas, root: cfg.Root},
 	}
 	close(s.running)
 	if err := s.makeCgroups(); err != nil {

@@ -55,10 +55,11 @@ func holdSignals() {
 }
 
 func serve() error {
-	if err := boot(); err != nil {
+	quotas, err := boot()
+	if err != nil {
 		return fmt.Errorf("booting: %w", err)
 	}
-	server, err := newServer()
+	server, err := newServer(quotas)
 	if err != nil {
 		return fmt.Errorf("starting: %w", err)
 	}
@@ -78,7 +79,7 @@ var defaultEnv = []string{
 	"LANG=C.UTF-8",
 }
 
-func newServer() (*guest.Server, error) {
+func newServer(quotas guest.Quotas) (*guest.Server, error) {
 	random, err := quiet.OpenRandom()
 	if err != nil {
 		return nil, err
@@ -99,6 +100,7 @@ func newServer() (*guest.Server, error) {
 		Env:      defaultEnv,
 		Kernel:   kernel{random},
 		Identity: identity,
+		Quotas:   quotas,
 		PowerOff: powerOff,
 		Patience: patience,
 	})

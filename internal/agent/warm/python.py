@@ -749,7 +749,11 @@ def leave_spare(runtime, line):
     child here, so that user code does not find it. Returns its order in a process that it has forked."""
     gc.collect()
     gc.freeze()
-    if not fork_away():
+    try:
+        away = fork_away()
+    except OSError:
+        away = False  # it does without
+    if not away:
         line.close()
         return None
     null = os.open("/dev/null", os.O_RDWR)
@@ -763,15 +767,19 @@ def leave_spare(runtime, line):
             os._exit(0)
         order = receive(line, bytearray(data))
         try:
-            if fork_away():
-                line.close()
+            away, answer = fork_away(), (OK, {})
+        except OSError as e:
+            away, answer = False, (ERROR, {"code": "exhausted", "message": f"an interpreter could not be forked: {e.strerror}"})
+        if away:
+            line.close()
+            try:
                 become(runtime, order, fds)
-                return order
-        except OSError:
-            os._exit(1)
+            except OSError:
+                os._exit(1)
+            return order
         for fd in fds:
             os.close(fd)
-        reply(line, OK, {})
+        reply(line, *answer)
 
 
 def own_pages():
@@ -801,13 +809,16 @@ def fork_away():
     """Forks a process that the agent becomes the parent of. Returns True in there."""
     pid = os.fork()
     if pid:
-        os.waitpid(pid, 0)
+        _, status = os.waitpid(pid, 0)
+        if status:
+            errno = os.waitstatus_to_exitcode(status)
+            raise OSError(errno, os.strerror(errno))
         return False
     try:
         if os.fork():
             os._exit(0)
-    except OSError:
-        os._exit(1)
+    except OSError as e:
+        os._exit(e.errno)
     os.setsid()
     return True
 

@@ -84,10 +84,21 @@ func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) error {
 	if err != nil {
 		return fmt.Errorf("mapping memory: %w", err)
 	}
+	if f.Limits.DiskBytes > 0 {
+		f.Limits.DiskBytes += inherited(o.scratch)
+	}
 	return s.make(&vm{id: c.ID, source: o.id, common: f.Note, note: c.Note}, machine.Config{
 		Engine: eng, VCPUs: o.vcpus, Memory: memory, Root: o.root, Scratch: page.NewOverlay(o.scratch, s.scratch, 0),
 		GenerationID: c.Generation, Limits: f.Limits, Console: io.Discard, State: o.state,
 	})
+}
+
+// inherited returns how many bytes of a disk its layers hold.
+func inherited(disk *page.Stack) (n int64) {
+	for _, l := range disk.Layers() {
+		n += int64(l.Len()) * page.Size
+	}
+	return n
 }
 
 // make makes a machine and makes it known.
@@ -303,11 +314,15 @@ func (s *Server) closeVM(_ *wire.Message, r wire.Ref) (*result, error) {
 	v := s.vms[r.ID]
 	delete(s.vms, r.ID)
 	s.mu.Unlock()
+	last := []wire.Stat{}
 	if v != nil {
+		if st, ok := v.stat(); ok {
+			last = append(last, st)
+		}
 		v.close()
 		s.trims.soon(s.trim)
 	}
-	return nil, nil
+	return &result{body: last}, nil
 }
 
 // stats returns figures of machines.
@@ -338,7 +353,7 @@ func (v *vm) stat() (wire.Stat, bool) {
 	}
 	n := v.machine.Counters()
 	return wire.Stat{
-		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), Resident: v.machine.Resident(),
+		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), MemoryBytes: int64(v.machine.MemoryBytes()), Resident: v.machine.Resident(),
 		Instructions: n.Instructions, Translated: n.Translated,
 	}, true
 }

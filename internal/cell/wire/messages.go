@@ -31,7 +31,7 @@ const (
 	OpPin    Op = "pin"    // Pin -> nothing
 	OpNote   Op = "note"   // notice, Note
 	OpStats  Op = "stats"  // Stats -> []Stat
-	OpClose  Op = "close"  // Ref -> nothing: ends the machine
+	OpClose  Op = "close"  // Ref -> []Stat, of which there is one if it was there: ends the machine
 	OpQuit   Op = "quit"   // notice: ends the cell
 )
 
@@ -88,10 +88,11 @@ type Source struct {
 type Fork struct {
 	Source uint64 `json:"source"`
 	// MemoryPages bounds how many pages each may have to itself; 0 is no bound.
-	MemoryPages int             `json:"memory_pages,omitempty"`
-	Limits      machine.Limits  `json:"limits"`
-	Children    []Child         `json:"children"`
-	Note        json.RawMessage `json:"note,omitempty"` // the daemon's, of all of them
+	MemoryPages int `json:"memory_pages,omitempty"`
+	// Limits are of each. DiskBytes does not count what it has inherited.
+	Limits   machine.Limits  `json:"limits"`
+	Children []Child         `json:"children"`
+	Note     json.RawMessage `json:"note,omitempty"` // the daemon's, of all of them
 }
 
 // Child is one machine that is asked for.
@@ -160,7 +161,8 @@ type Stats struct {
 type Stat struct {
 	ID           uint64 `json:"id"`
 	PrivateBytes int64  `json:"private_bytes"`
-	Resident     int    `json:"resident"` // pages
+	MemoryBytes  int64  `json:"memory_bytes"` // of these, RAM
+	Resident     int    `json:"resident"`     // pages
 	Instructions uint64 `json:"instructions"`
 	Translated   uint64 `json:"translated"`
 }
