@@ -54,6 +54,9 @@ func (i identity) lives() bool {
 
 // kill ends the process, if it is still there.
 func (i identity) kill() error {
+	if i.PID == os.Getpid() {
+		return nil // a cell within this process; see Within
+	}
 	fd, err := unix.PidfdOpen(i.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
