@@ -127,6 +127,9 @@ func New(cfg Config) (_ *Machine, err error) {
 	if err := cfg.Limits.Check(); err != nil {
 		return nil, err
 	}
+	if n := cfg.Limits.diskPages(); n > 0 {
+		m.scratch.SetQuota(n)
+	}
 	if m.board, err = board.For(string(cfg.Engine.ISA())); err != nil {
 		return nil, err
 	}

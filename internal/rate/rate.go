@@ -6,6 +6,9 @@
 // Nobody ever waits: a device that finds its gate closed leaves its requests where
 // they are and is called when it opens.
 //
+// One that had to wait goes before the others when there is something to be had again,
+// so that who asks most often does not get all.
+//
 // Requests are never cut up, so a bucket goes into debt for one that is larger than
 // what is there, and the next waits until that is paid.
 //
@@ -73,11 +76,15 @@ type Limiter struct {
 	began     time.Time
 
 	mu      sync.Mutex
-	bucket  Bucket      // guarded by mu
-	waiting []*Gate     // by tickets; guarded by mu
-	tickets uint64      // drawn; guarded by mu
-	timer   *time.Timer // for those that wait; guarded by mu
-	closed  bool        // guarded by mu
+	bucket  Bucket  // guarded by mu
+	waiting []*Gate // by tickets; guarded by mu
+	tickets uint64  // drawn; guarded by mu
+	// first, until it has passed something or some time is over, is the only one that
+	// may: it has waited longest. Guarded by mu.
+	first      *Gate
+	firstUntil time.Duration
+	timer      *time.Timer // for those that wait; guarded by mu
+	closed     bool        // guarded by mu
 }
 
 // NewLimiter returns a limiter, or nil if there is to be no limit, which zero says.
@@ -134,7 +141,9 @@ func (g *Gate) Pass(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bucket.Take(l.now(), float64(n))
-	g.ticket = 0
+	if g.ticket = 0; l.first == g {
+		l.first = nil
+	}
 }
 
 func (l *Limiter) now() time.Duration { return time.Since(l.began) }
@@ -143,7 +152,7 @@ func (l *Limiter) open(g *Gate) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	if l.bucket.Level(now) > 0 {
+	if l.bucket.Level(now) > 0 && (l.first == nil || l.first == g || now >= l.firstUntil) {
 		return true
 	}
 	if !g.waiting && !l.closed {
@@ -169,6 +178,9 @@ func (l *Limiter) line(g *Gate) {
 // schedule sets the timer for those that wait. The caller holds l.mu.
 func (l *Limiter) schedule(now time.Duration) {
 	wait := l.bucket.Until(now, l.perSecond*refill.Seconds())
+	if l.first != nil {
+		wait = max(wait, l.firstUntil-now)
+	}
 	if l.timer == nil {
 		l.timer = time.AfterFunc(wait, l.ring)
 	} else {
@@ -180,12 +192,16 @@ func (l *Limiter) schedule(now time.Duration) {
 func (l *Limiter) ring() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := l.now(); l.bucket.Level(now) <= 0 && !l.closed { // maxWait was too short
+	now := l.now()
+	if l.bucket.Level(now) <= 0 && !l.closed { // maxWait was too short
 		l.schedule(now)
 		return
 	}
 	gates := slices.Clone(l.waiting)
 	l.waiting = l.waiting[:0]
+	if len(gates) > 0 {
+		l.first, l.firstUntil = gates[0], now+refill
+	}
 	for _, g := range gates {
 		if g.waiting = false; !l.closed {
 			g.wake()
