@@ -68,6 +68,12 @@ type Config struct {
 	// Clock is the guest's monotonic time since it booted, which its time counter
 	// shows. It never goes back, and is safe to call from any goroutine.
 	Clock func() time.Duration
+	// CPU is how many processors' worth of time the vCPUs get together at most, zero
+	// being no bound, and CPUWeight their share where machines compete: twice the
+	// weight is twice the time, and zero is the usual weight of 100. An engine that
+	// does not schedule its vCPUs itself ignores both.
+	CPU       float64
+	CPUWeight int
 	// Console takes what the guest writes to its firmware's debug console.
 	Console io.Writer
 

@@ -124,6 +124,12 @@ func New(cfg Config) (_ *Machine, err error) {
 			m.release()
 		}
 	}()
+	if err := cfg.Limits.Check(); err != nil {
+		return nil, err
+	}
+	if n := cfg.Limits.diskPages(); n > 0 {
+		m.scratch.SetQuota(n)
+	}
 	if m.board, err = board.For(string(cfg.Engine.ISA())); err != nil {
 		return nil, err
 	}
@@ -131,11 +137,13 @@ func New(cfg Config) (_ *Machine, err error) {
 		return nil, err
 	}
 	ec := engine.Config{
-		Memory:  m.space,
-		Bus:     new(bus.Bus),
-		VCPUs:   cfg.VCPUs,
-		Clock:   m.clock.now,
-		Console: cfg.Console,
+		Memory:    m.space,
+		Bus:       new(bus.Bus),
+		VCPUs:     cfg.VCPUs,
+		Clock:     m.clock.now,
+		CPU:       cfg.Limits.CPU,
+		CPUWeight: cfg.Limits.CPUWeight,
+		Console:   cfg.Console,
 	}
 	if cfg.Boot != nil {
 		ec.Boot, err = load(m.board, m.space, cfg)

@@ -13,6 +13,9 @@
 // waits. A vCPU is told to leave the guest by a signal, SIGURG, which Go programs
 // ignore, after a flag that keeps it from entering again: so no such request is lost.
 //
+// vCPUs are threads, which the host's kernel schedules. So limits on processor time are
+// a matter of the control group that the process is in, and Config's are ignored here.
+//
 // The guest's time stands still until the first Run of a vCPU of the machine, and
 // passes from then on. Its time stamp counter shows it: a leaf of CPUID tells how many
 // ticks a second has.

@@ -9,6 +9,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/irq"
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
@@ -27,6 +28,7 @@ type vm struct {
 	bus    *bus.Bus
 	codes  *interp.Codes
 	plic   *plic.PLIC
+	group  *sched.Group
 	vcpus  []*vcpu // immutable
 	clock  func() time.Duration
 	chunk  int // immutable; see slice
@@ -46,6 +48,7 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 		memory: cfg.Memory,
 		bus:    cfg.Bus,
 		codes:  interp.NewCodes(cfg.Memory, e.code),
+		group:  e.processors.Group(cfg.CPUWeight, bound(cfg)),
 		clock:  cfg.Clock,
 		chunk:  slice,
 	}
@@ -74,6 +77,14 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 		m.sbi.Stopped = append(m.sbi.Stopped, v.hart.Power == hart.Stopped)
 	}
 	return m, nil
+}
+
+// bound returns how many processors' time a machine gets at most; zero is no bound.
+func bound(cfg engine.Config) float64 {
+	if cfg.CPU >= float64(cfg.VCPUs) {
+		return 0
+	}
+	return cfg.CPU
 }
 
 func (m *vm) newHart(id int, r *state.Reader) (*hart.Hart, error) {
@@ -202,6 +213,7 @@ func (m *vm) Close() error {
 		v.giveUp()
 		m.engine.pool.forget(v)
 	}
+	m.group.Close()
 	m.codes.Forget()
 	return nil
 }
