@@ -144,8 +144,9 @@ func initialIdentity(id *guest.Identity) error {
 	})
 }
 
-// parentName is the host name of a guest that no child was made of yet.
-const parentName = "forkd"
+// parentName is the host name of a guest that no child was made of yet. It is as long as those of children, whose identity
+// files then need no other length.
+const parentName = "forkd-template"
 
 // kernel implements guest.Kernel.
 type kernel struct{ *quiet.Random }

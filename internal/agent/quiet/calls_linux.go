@@ -22,9 +22,9 @@ func OpenRandom() (*Random, error) {
 	return &Random{uintptr(fd)}, nil
 }
 
-// Reseed mixes in entropy from the host, counts it, and makes the generator derive a new key at once: without that order,
-// it would go on with the old key for up to a minute.
-func (r *Random) Reseed(entropy *[64]byte) error {
+// Reseed mixes in entropy from the host, at most 64 bytes, counts it, and makes the generator derive a new key at once:
+// without that order, it would go on with the old key for up to a minute.
+func (r *Random) Reseed(entropy []byte) error {
 	if errno := addEntropy(r.fd, entropy); errno != 0 {
 		return os.NewSyscallError("ioctl RNDADDENTROPY", errno)
 	}
@@ -42,6 +42,18 @@ func Getrandom(p []byte) error {
 	}
 	if n != len(p) {
 		return fmt.Errorf("getrandom gave %d of %d bytes", n, len(p))
+	}
+	return nil
+}
+
+// WriteMemory writes p into the memory of another process.
+func WriteMemory(pid int, address uint64, p []byte) error {
+	n, errno := processWrite(pid, address, p)
+	if errno != 0 {
+		return os.NewSyscallError("process_vm_writev", errno)
+	}
+	if n != len(p) {
+		return fmt.Errorf("%d of %d bytes written at %#x", n, len(p), address)
 	}
 	return nil
 }
@@ -75,59 +87,5 @@ func SetHostname(name string) error {
 	if errno := setHostname(name); errno != 0 {
 		return os.NewSyscallError("sethostname", errno)
 	}
-	return nil
-}
-
-// File is an open file on tmpfs or another file system whose writes cannot block.
-type File struct {
-	fd   uintptr
-	size int64
-}
-
-// CreateFile makes or empties a file and keeps it open for the life of the process.
-func CreateFile(path string, mode uint32) (*File, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
-	if err != nil {
-		return nil, fmt.Errorf("making %s: %w", path, err)
-	}
-	return &File{fd: uintptr(fd)}, nil
-}
-
-// FileOf returns a File for a descriptor that somebody else keeps open.
-func FileOf(f *os.File) *File { return &File{fd: f.Fd()} }
-
-// ReadAt reads len(p) bytes at offset. It is an ordinary system call.
-func (f *File) ReadAt(p []byte, offset int64) error {
-	n, err := unix.Pread(int(f.fd), p, offset)
-	if err == nil && n != len(p) {
-		err = unix.EIO
-	}
-	return os.NewSyscallError("pread", err)
-}
-
-// WriteAt overwrites bytes of the file.
-func (f *File) WriteAt(p []byte, offset int64) error {
-	n, errno := pwrite(f.fd, p, offset)
-	if errno != 0 {
-		return os.NewSyscallError("pwrite", errno)
-	}
-	if n != len(p) {
-		return fmt.Errorf("short write of %d of %d bytes", n, len(p))
-	}
-	return nil
-}
-
-// Replace makes p the whole content. Readers may see a mixture while it runs.
-func (f *File) Replace(p []byte) error {
-	if err := f.WriteAt(p, 0); err != nil {
-		return err
-	}
-	size := int64(len(p))
-	if size < f.size {
-		if errno := ftruncate(f.fd, size); errno != 0 {
-			return os.NewSyscallError("ftruncate", errno)
-		}
-	}
-	f.size = size
 	return nil
 }

@@ -15,6 +15,11 @@ func read(fd uintptr, p []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
+func receive(fd uintptr, p []byte, flags int) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
+	return int(n), errno
+}
+
 func write(fd uintptr, p []byte) (int, unix.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
 	return int(n), errno
@@ -61,8 +66,10 @@ type poolInfo struct {
 	buf         [64]byte
 }
 
-func addEntropy(fd uintptr, entropy *[64]byte) unix.Errno {
-	info := poolInfo{entropyBits: 8 * int32(len(entropy)), size: int32(len(entropy)), buf: *entropy}
+func addEntropy(fd uintptr, entropy []byte) unix.Errno {
+	var info poolInfo
+	info.size = int32(copy(info.buf[:], entropy))
+	info.entropyBits = 8 * info.size
 	return ioctl(fd, unix.RNDADDENTROPY, unsafe.Pointer(&info))
 }
 
@@ -70,6 +77,13 @@ func reseed(fd uintptr) unix.Errno { return ioctl(fd, unix.RNDRESEEDCRNG, nil) }
 
 func getrandom(p []byte) (int, unix.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.GRND_NONBLOCK)
+	return int(n), errno
+}
+
+func processWrite(pid int, address uint64, p []byte) (int, unix.Errno) {
+	local := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
+	remote := unix.RemoteIovec{Base: uintptr(address), Len: len(p)}
+	n, _, errno := syscall.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
 	return int(n), errno
 }
 
