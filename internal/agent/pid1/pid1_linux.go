@@ -79,7 +79,7 @@ var defaultEnv = []string{
 }
 
 func newServer() (*guest.Server, error) {
-	random, err := quiet.OpenRandom()
+	random, err := quiet.OpenRandom(reseedsItself())
 	if err != nil {
 		return nil, err
 	}

@@ -10,21 +10,27 @@ import (
 
 // Random is the kernel's random device, open before it is needed.
 type Random struct {
-	fd uintptr
+	fd     uintptr
+	itself bool
 }
 
-// OpenRandom opens the random device. It stays open for the life of the process.
-func OpenRandom() (*Random, error) {
+// OpenRandom opens the random device. It stays open for the life of the process. itself tells that in a restored machine the
+// kernel has derived a new key from fresh entropy ahead of everything else.
+func OpenRandom(itself bool) (*Random, error) {
 	fd, err := unix.Open("/dev/random", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening /dev/random: %w", err)
 	}
-	return &Random{uintptr(fd)}, nil
+	return &Random{uintptr(fd), itself}, nil
 }
 
 // Reseed mixes in entropy from the host, at most 64 bytes, counts it, and makes the generator derive a new key at once:
-// without that order, it would go on with the old key for up to a minute.
+// without that order, it would go on with the old key for up to a minute. There is nothing to do where the kernel has done
+// so by itself.
 func (r *Random) Reseed(entropy []byte) error {
+	if r.itself {
+		return nil
+	}
 	if errno := addEntropy(r.fd, entropy); errno != 0 {
 		return os.NewSyscallError("ioctl RNDADDENTROPY", errno)
 	}

@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"io"
 	"math/bits"
 	"sync"
 	"time"
@@ -29,7 +30,8 @@ type vm struct {
 	plic   *plic.PLIC
 	vcpus  []*vcpu // immutable
 	clock  func() time.Duration
-	chunk  int // immutable; see slice
+	seeds  io.Reader // of harts
+	chunk  int       // immutable; see slice
 
 	world sync.RWMutex // see the package comment
 
@@ -47,6 +49,7 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 		bus:    cfg.Bus,
 		codes:  interp.NewCodes(cfg.Memory, e.code),
 		clock:  cfg.Clock,
+		seeds:  cfg.Entropy,
 		chunk:  slice,
 	}
 	if cfg.VCPUs > 1 {
