@@ -47,8 +47,11 @@ func (s *Server) hold() error {
 		return err
 	}
 	s.setHolding(quiesced)
-	err := s.runtimes.Freeze(s.cfg.Patience)
-	// Nobody can enter an empty cgroup now, and thawing it would cost every child its share of a refresh.
+	// Nobody can enter an empty cgroup now, nor wake who rests, and to thaw would cost every child its share of a refresh.
+	var err error
+	if !s.warm.Rests() {
+		err = s.runtimes.Freeze(s.cfg.Patience)
+	}
 	if err == nil && s.users.Populated() {
 		err = s.users.Freeze(s.cfg.Patience)
 	}

@@ -64,6 +64,14 @@ func WriteMemory(pid int, address uint64, p []byte) error {
 	return nil
 }
 
+// Wake wakes everybody who sleeps by the futex at the beginning of some shared memory.
+func Wake(mem []byte) error {
+	if errno := futexWake(&mem[0]); errno != 0 {
+		return os.NewSyscallError("futex", errno)
+	}
+	return nil
+}
+
 // SetClock steps CLOCK_REALTIME, given its value in nanoseconds since 1970 at
 // which the machine's time counter was zero. Adding the counter here makes the
 // result right however long the order was under way. A host that is busy may stop

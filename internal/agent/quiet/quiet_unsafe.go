@@ -3,6 +3,7 @@
 package quiet
 
 import (
+	"math"
 	"syscall"
 	"time"
 	"unsafe"
@@ -85,6 +86,12 @@ func processWrite(pid int, address uint64, p []byte) (int, unix.Errno) {
 	remote := unix.RemoteIovec{Base: uintptr(address), Len: len(p)}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
 	return int(n), errno
+}
+
+func futexWake(word *byte) unix.Errno {
+	const wake = 1 // FUTEX_WAKE
+	_, _, errno := syscall.RawSyscall(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), wake, math.MaxInt32)
+	return errno
 }
 
 func setClock(ns int64) unix.Errno {

@@ -30,9 +30,10 @@ type direct struct {
 	ready    bool // it may go on before it has answered
 	sequence uint64
 
-	// What a runtime that holds has told: whether it answers when that is over, and if not, where the states of its
-	// generators are.
+	// What a runtime that holds has told: whether it answers when that is over, whether it sleeps until then, and where the
+	// states of its generators are.
 	answers bool
+	asleep  bool
 	states  [stateCount]uint64
 
 	// What a reseed needs lies ready before the snapshot.
@@ -174,16 +175,15 @@ func (d *direct) hold(deadline time.Time) error {
 		return fmt.Errorf("holding: %w", err)
 	}
 	for {
-		held, answers := d.page.holds()
-		if held {
-			d.answers, d.states = answers, d.page.states()
+		if d.page.holds() {
+			d.answers, d.asleep, d.states = d.page.answers(), d.page.asleep(), d.page.states()
 			return nil
 		}
 		if time.Now().After(deadline) {
 			// Should it still see the command in this very moment, it finds that the hold is over already.
 			d.setHeld(false)
 			d.page.command(commandNone)
-			d.page.release(false)
+			_ = d.page.release(false)
 			return wire.Errorf(wire.CodeRuntimeBusy, "", "busy in native code, did not come to a safe point; try again when it is idle")
 		}
 		time.Sleep(time.Millisecond)
@@ -197,6 +197,9 @@ func (d *direct) sendHold() error {
 	d.page.command(commandHold)
 	return d.r.proc.Signal(commandSignal)
 }
+
+// resting reports whether the process has been held and sleeps.
+func (d *direct) resting() bool { return d.held && d.asleep }
 
 func (d *direct) setHeld(held bool) {
 	d.r.mu.Lock()
@@ -216,8 +219,7 @@ func (d *direct) release(seeds *Stream) error {
 			return err
 		}
 	}
-	d.page.release(seeds != nil)
-	return nil
+	return d.page.release(seeds != nil)
 }
 
 // reseed gives a runtime that stands still what its generators are to go on with.

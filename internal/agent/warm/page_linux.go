@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/quiet"
 )
 
 // Layout of the shared page; the package comment explains it.
@@ -16,6 +18,7 @@ const (
 	offReseed   = 3
 	offRenew    = 4
 	offAnswer   = 5
+	offAsleep   = 6
 	offCurrent  = 8
 	offTarget   = 16
 	offSequence = 24
@@ -83,10 +86,12 @@ func (p *page) put(offset int, v uint64) { atomic.StoreUint64(wordAt(p.mem, offs
 // current returns the id of the running evaluation.
 func (p *page) current() uint64 { return p.get(offCurrent) }
 
-// holds reports whether the runtime holds, and if so, whether it will answer when that is over.
-func (p *page) holds() (held, answers bool) {
-	return p.mem[offState] == 1, p.mem[offAnswer] == 1
-}
+// holds reports whether the runtime holds.
+func (p *page) holds() bool { return p.mem[offState] == 1 }
+
+// answers reports whether a runtime that holds will answer when that is over, and asleep whether it sleeps until then.
+func (p *page) answers() bool { return p.mem[offAnswer] == 1 }
+func (p *page) asleep() bool  { return p.mem[offAsleep] == 1 }
 
 // command sets the command and, for a hold, clears what an earlier one left.
 func (p *page) command(c byte) {
@@ -113,9 +118,13 @@ func (p *page) states() (addresses [stateCount]uint64) {
 }
 
 // release ends a hold, and has the runtime reseed its generators if the machine is another one now.
-func (p *page) release(another bool) {
+func (p *page) release(another bool) error {
 	if another {
 		p.mem[offReseed] = 1
 	}
 	p.mem[offGo] = 1
+	if !p.asleep() {
+		return nil
+	}
+	return quiet.Wake(p.mem)
 }

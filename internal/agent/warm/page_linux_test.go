@@ -15,7 +15,9 @@ func TestPageCommands(t *testing.T) {
 	}
 	defer p.close()
 	p.seed([]byte{9})
-	p.release(true)
+	if err := p.release(true); err != nil {
+		t.Fatal(err)
+	}
 	if p.mem[offGo] != 1 || p.mem[offReseed] != 1 || p.mem[offSeed] != 9 {
 		t.Errorf("after a release with a reseed: %v", p.mem[:offSeed+1])
 	}
@@ -25,12 +27,20 @@ func TestPageCommands(t *testing.T) {
 	if got := [4]byte(p.mem); got != [4]byte{commandHold} {
 		t.Errorf("after a hold: %v", got)
 	}
-	if held, answers := p.holds(); held || answers {
-		t.Errorf("held is %v, answers %v", held, answers)
+	if p.holds() || p.answers() || p.asleep() {
+		t.Error("it holds, answers or sleeps before it has said so")
 	}
-	p.mem[offState], p.mem[offAnswer] = 1, 1
-	if held, answers := p.holds(); !held || !answers {
-		t.Errorf("held is %v, answers %v", held, answers)
+	for _, said := range []struct {
+		offset int
+		is     func() bool
+	}{{offState, p.holds}, {offAnswer, p.answers}, {offAsleep, p.asleep}} {
+		p.mem[said.offset] = 1
+		if !said.is() {
+			t.Errorf("byte %d is set, and says nothing", said.offset)
+		}
+	}
+	if err := p.release(false); err != nil {
+		t.Errorf("waking nobody: %v", err)
 	}
 	if p.put(offCurrent, 77); p.current() != 77 {
 		t.Errorf("current is %d", p.current())

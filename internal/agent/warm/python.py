@@ -28,7 +28,7 @@ MAX_KEPT = 4 << 10  # of an expression that is kept compiled
 MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 
 # The shared page, as in package warm.
-COMMAND, STATE, GO, RESEED, RENEW, ANSWER = 0, 1, 2, 3, 4, 5
+COMMAND, STATE, GO, RESEED, RENEW, ANSWER, ASLEEP = 0, 1, 2, 3, 4, 5, 6
 CURRENT, TARGET, SEQUENCE, STATES = slice(8, 16), slice(16, 24), slice(24, 32), slice(32, 48)
 SEED, SEED_RANDOM, SEED_NUMPY, PAGE = slice(64, 128), slice(128, 2624), slice(2624, 5120), 8192
 HOLD, INTERRUPT = 1, 2
@@ -320,7 +320,7 @@ class Runtime:
         self.forked = False
         self.renewing = False
         self.sink = collections.deque((), 0)  # what draws from an iterator
-        self.spin = ()
+        self.spin = ()  # what the last hold was made of
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
         self.generators = []  # those, kept alive
         self.modules = 0  # how many were loaded when the states were looked up
@@ -545,8 +545,9 @@ class Runtime:
 
         The interpreter lock is given up between bytecodes and in blocking calls. So everything between the mark that we
         hold and the last step is one call of a C function that drives C iterators: no other thread runs until it is over.
-        The agent freezes the process while it spins. If it can do the rest by overwriting the generators' states, it does,
-        and expects no answer. The iterators are kept, as it would be every child that frees them.
+        It sleeps until then if it can, or else spins, while the agent has the process frozen. What there is to do afterwards
+        the agent does if it can, by overwriting the generators' states, and then expects no answer. The iterators are kept,
+        as it would be every child that frees them.
         """
         page = self.page
         try:
@@ -557,14 +558,21 @@ class Runtime:
             steps = reseed_steps(page) if page[ANSWER] else ()
             resets, stale = plain_resets(), []
             ordered = map(page.__getitem__, itertools.repeat(RESEED))
-            self.spin = (
+            over = functools.partial(page.__getitem__, GO)
+            waiting = iter(over, 1)
+            sleep = sleeper(page)
+            page[ASLEEP] = sleep is not None
+            if sleep:
+                waiting = zip(waiting, iter(sleep, None))
+            parts = (
                 map(stale.append, map(operator.is_not, map(getattr, *resets[:2]), resets[2])),
                 map(page.__setitem__, (STATE,), (1,)),
-                iter(functools.partial(page.__getitem__, GO), 1),
+                waiting,
                 itertools.starmap(setattr, itertools.compress(zip(*resets), map(operator.and_, stale, ordered))),
                 map(functools.partial.__call__, itertools.compress(steps, ordered)),
             )
-            self.sink.extend(itertools.chain.from_iterable(self.spin))
+            self.spin = parts, over, sleep, resets
+            self.sink.extend(itertools.chain.from_iterable(parts))
             if not page[ANSWER]:
                 return
             error = None
@@ -625,6 +633,21 @@ class Runtime:
         self.control.close()
         self.listener.close()
         self.runner.outlet = self.stdout.sink = self.stderr.sink = None  # its output takes the way of any program's
+
+
+def sleeper(page):
+    """Returns a C function that sleeps as long as the page says that we hold, and keeps the interpreter lock; None if there
+    is no such function here."""
+    try:
+        import ctypes
+
+        number = {"riscv64": 98, "x86_64": 202}[os.uname().machine]  # of the system call futex
+        words = ctypes.c_uint32.from_buffer(page)
+        holding = int.from_bytes(bytes((0, 1, 0, 0)), sys.byteorder)  # COMMAND, STATE, GO, RESEED
+        arguments = map(ctypes.c_long, (number, ctypes.addressof(words), 0, holding, 0))
+        return functools.partial(ctypes.PyDLL(None).syscall, *arguments)
+    except Exception:
+        return None
 
 
 def chained(function, *arguments):

@@ -26,10 +26,10 @@ func NewStream(entropy *[StreamSize]byte) Stream {
 
 // fill takes words from the stream.
 func (s *Stream) fill(words []uint64) {
-	counter := s.counter
+	counter, step, companion := s.counter, s.step, s.companion
 	for i := range words {
-		counter += s.step
-		high, low := bits.Mul64(counter, counter^s.companion)
+		counter += step
+		high, low := bits.Mul64(counter, counter^companion)
 		words[i] = high ^ low
 	}
 	s.counter = counter
