@@ -13,6 +13,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
+	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
@@ -83,6 +84,8 @@ func serveCell(name string) error {
 	}
 	if chosen.name == engineSoft {
 		cfg.Reserve = reservedPages
+		// Without it everything works, but others on this host wait longer for a processor.
+		_ = sched.GiveWay()
 	}
 	s, err := inside.New(cfg)
 	if err != nil {

@@ -27,14 +27,14 @@ type fakeKernel struct {
 }
 
 type kernelState struct {
-	entropy  [wire.EntropySize]byte
+	entropy  string
 	clock    int64
 	hostname string
 	fail     string // the step that fails
 }
 
-func (k *fakeKernel) Reseed(entropy *[wire.EntropySize]byte) error {
-	return k.step("random", func(s *kernelState) { s.entropy = *entropy })
+func (k *fakeKernel) Reseed(entropy []byte) error {
+	return k.step("random", func(s *kernelState) { s.entropy = string(entropy) })
 }
 
 func (k *fakeKernel) SetClock(ns int64) error {

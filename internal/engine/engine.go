@@ -76,6 +76,9 @@ type Config struct {
 	CPUWeight int
 	// Console takes what the guest writes to its firmware's debug console.
 	Console io.Writer
+	// Entropy feeds the CPU's source of entropy, where the engine has to provide one;
+	// nil: that has none. It is safe to call from any goroutine.
+	Entropy io.Reader
 
 	Boot  *Boot         // start a kernel, or
 	State *state.Reader // take "vcpu/..." and "irq/..." sections from here

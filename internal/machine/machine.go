@@ -48,7 +48,7 @@ type Config struct {
 	Limits  Limits
 	// GenerationID is the VM generation ID; a fork has another than its source.
 	GenerationID [16]byte
-	// Entropy feeds the guest's random number device.
+	// Entropy feeds the guest's random number device, and its CPU's.
 	Entropy io.Reader
 	// Console takes what the guest prints.
 	Console io.Writer
@@ -144,6 +144,7 @@ func New(cfg Config) (_ *Machine, err error) {
 		CPU:       cfg.Limits.CPU,
 		CPUWeight: cfg.Limits.CPUWeight,
 		Console:   cfg.Console,
+		Entropy:   cfg.Entropy,
 	}
 	if cfg.Boot != nil {
 		ec.Boot, err = load(m.board, m.space, cfg)

@@ -80,7 +80,7 @@ var defaultEnv = []string{
 }
 
 func newServer(quotas guest.Quotas) (*guest.Server, error) {
-	random, err := quiet.OpenRandom()
+	random, err := quiet.OpenRandom(reseedsItself())
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +146,9 @@ func initialIdentity(id *guest.Identity) error {
 	})
 }
 
-// parentName is the host name of a guest that no child was made of yet.
-const parentName = "forkd"
+// parentName is the host name of a guest that no child was made of yet. It is as long as those of children, whose identity
+// files then need no other length.
+const parentName = "forkd-template"
 
 // kernel implements guest.Kernel.
 type kernel struct{ *quiet.Random }

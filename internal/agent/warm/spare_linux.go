@@ -171,14 +171,12 @@ func (r *Runtime) spawnFrom(s *spare, spec proc.Spec, l *launchFiles) error {
 		return err
 	}
 	defer s.cgroup.Stop() // when the process that it has forked is out of its cgroup
-	seed, err := d.freshSeed()
-	if err == nil {
-		err = d.page.io.WriteAt(seed, offSeed)
-	}
-	if err == nil {
-		err = s.fork(spec, l.give)
-	}
+	seed, _, err := d.freshSeed()
 	if err != nil {
+		return err
+	}
+	d.page.seed(seed)
+	if err := s.fork(spec, l.give); err != nil {
 		return err
 	}
 	var hello struct {

@@ -35,6 +35,7 @@ type vcpu struct {
 	timer   *time.Timer    // of the goroutine in Run
 
 	begun     bool    // it has run; of the goroutine in Run
+	seeds     seeds   // of the goroutine in Run
 	lesson    *lesson // nil: there is none under way; of the goroutine in Run
 	restarted bool    // the hart is not as its context knows it; of the goroutine in Run
 
@@ -62,6 +63,9 @@ func newVCPU(m *vm, h *hart.Hart) *vcpu {
 	v.permit = m.group.VCPU()
 	v.attend = v.calledAway
 	v.machine = interp.Machine{Memory: m.memory, Bus: v, Codes: m.codes}
+	if m.seeds != nil {
+		h.Seed = v.seed
+	}
 	return v
 }
 

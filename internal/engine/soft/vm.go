@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"io"
 	"math/bits"
 	"sync"
 	"time"
@@ -31,7 +32,8 @@ type vm struct {
 	group  *sched.Group
 	vcpus  []*vcpu // immutable
 	clock  func() time.Duration
-	chunk  int // immutable; see slice
+	seeds  io.Reader // of harts
+	chunk  int       // immutable; see slice
 
 	world sync.RWMutex // see the package comment
 
@@ -50,6 +52,7 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 		codes:  interp.NewCodes(cfg.Memory, e.code),
 		group:  e.processors.Group(cfg.CPUWeight, bound(cfg)),
 		clock:  cfg.Clock,
+		seeds:  cfg.Entropy,
 		chunk:  slice,
 	}
 	if cfg.VCPUs > 1 {

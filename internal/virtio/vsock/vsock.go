@@ -9,7 +9,7 @@
 // guest's in the ring, the host's with the Host.
 //
 // A restored device knows nothing of the connections that the guest had when
-// it was saved. It tells the driver so with a transport reset, which breaks
+// it was saved. If there were any, it tells the driver so with a transport reset, which breaks
 // the guest's connections and leaves its listening sockets alone. Until the
 // driver has returned the event's buffer, which it does once it has acted on
 // the event, packets are kept back: a connection made right after the restore
@@ -264,13 +264,14 @@ func (m *model) Reset() {
 	m.host.Reset()
 }
 
-// Save appends the model's state. Whether a reset is due is no part of it: one
-// always is when the state is loaded.
+// Save appends the model's state. What it says of a reset is for the machine that is
+// made of it: one is due there if the driver may know of a connection now.
 func (m *model) Save(e *state.Encoder) {
 	e.U64(m.cid)
 	e.U32(m.port)
 	e.Bool(m.held)
 	e.U16(m.release)
+	e.Bool(m.resetDue || m.host.Connected() || m.host.Pending())
 }
 
 // Load reads what Save wrote.
@@ -279,7 +280,7 @@ func (m *model) Load(d *state.Decoder) {
 		d.Fail(fmt.Sprintf("guest was context %d, now %d", cid, m.cid))
 	}
 	m.port = d.U32()
-	m.resetDue = true
 	m.held = d.Bool()
 	m.release = d.U16()
+	m.resetDue = !d.More() || d.Bool()
 }

@@ -286,6 +286,7 @@ func restored(t *testing.T, events int) *guest {
 	if g.RunPosted(); len(g.events()) != 0 {
 		t.Fatal("a new device sends events")
 	}
+	g.host.open = true
 	g.again()
 	return g
 }
@@ -351,6 +352,39 @@ func TestTransportResetWhileOneIsOnItsWay(t *testing.T) {
 	g.addEvent(t)
 	if g.RunPosted(); len(g.received()) != 1 {
 		t.Error("the packet does not come after the resets")
+	}
+}
+
+// A driver that knows of no connection has none to break. One that may have heard of a
+// connection does, also if it has not dealt with what breaks it.
+func TestNoTransportResetWithoutConnections(t *testing.T) {
+	g := newGuest(t)
+	for range 8 {
+		g.addEvent(t)
+		g.rx.Add(virtiotest.In(1000))
+	}
+	g.rx.Kick()
+	g.RunPosted()
+	g.again()
+	if len(g.events()) != 0 || len(g.received()) != 1 {
+		t.Fatal("the driver was sent a reset, or no packet")
+	}
+	g.host.open = true
+	saved := g.State()
+	g.host.open = false
+	g.Restore(saved)
+	again := g.State() // of a machine that has not run
+	g.Restore(again)
+	if g.RunPosted(); len(g.events()) != 1 {
+		t.Error("no reset though there was a connection")
+	}
+	g.addEvent(t)
+	g.event.Kick()
+	g.RunPosted()
+	g.host.send = []packet{{request, ""}}
+	g.Restore(g.State())
+	if g.RunPosted(); len(g.events()) != 1 {
+		t.Error("no reset though the host had something to say")
 	}
 }
 
