@@ -3,6 +3,7 @@ package jail
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,7 @@ func openGroup(cfg Config) (g cgroup, f Finding) {
 	f = Finding{Wall: Cgroup, State: Missing, Fix: "delegate a cgroup to the daemon, see docs/jail.md"}
 	name := "forkd." + cfg.Group
 	if cfg.CgroupParent != "" {
-		g, err := openGroup2(cfg.CgroupParent, name)
+		g, err := openGroup2(cfg.CgroupParent, name, cfg.Look)
 		if err != nil {
 			f.Detail = err.Error()
 			return cgroup{}, f
@@ -49,13 +50,13 @@ func openGroup(cfg Config) (g cgroup, f Finding) {
 		if h.version != 2 {
 			continue
 		}
-		g, err := openGroup2(delegated(h.own), name)
+		g, err := openGroup2(delegated(h.own), name, cfg.Look)
 		if err == nil {
 			return g, g.finding()
 		}
 		failed = append(failed, err)
 	}
-	if g, err = openGroup1(list, name); err == nil {
+	if g, err = openGroup1(list, name, cfg.Look); err == nil {
 		return g, g.finding()
 	}
 	f.Detail = errors.Join(append(failed, err)...).Error()
@@ -80,44 +81,52 @@ func (g cgroup) finding() Finding {
 	return f
 }
 
-// openGroup2 makes a group under a directory of version 2.
-func openGroup2(parent, name string) (g cgroup, err error) {
+// openGroup2 makes a group under a directory of version 2, or just looks whether it might.
+func openGroup2(parent, name string, look bool) (g cgroup, err error) {
 	b, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
 	if err != nil {
 		return g, err
 	}
-	var controllers []string
+	g = cgroup{Version: 2, Dirs: make(map[string]string)}
 	for _, c := range wanted {
 		if slices.Contains(strings.Fields(string(b)), c) {
-			controllers = append(controllers, c)
+			g.Dirs[c] = filepath.Join(parent, name)
 		}
 	}
-	if !slices.Contains(controllers, wanted[0]) {
-		return g, fmt.Errorf("%s has no controller for %s", parent, wanted[0])
+	if g.Dirs[wanted[0]] == "" {
+		return cgroup{}, fmt.Errorf("%s has no controller for %s", parent, wanted[0])
 	}
 	if err := unix.Access(parent, unix.W_OK); err != nil {
-		return g, fmt.Errorf("%s cannot be written: %w", parent, err)
+		return cgroup{}, fmt.Errorf("%s cannot be written: %w", parent, err)
 	}
-	err = enable(parent, controllers)
+	if look {
+		return g, nil
+	}
+	if err := g.found(parent); err != nil {
+		return cgroup{}, err
+	}
+	return g, nil
+}
+
+// found makes a group of version 2 in which processes with limits can be.
+func (g cgroup) found(parent string) error {
+	controllers := slices.Sorted(maps.Keys(g.Dirs))
+	err := enable(parent, controllers)
 	if errors.Is(err, unix.EBUSY) {
 		if err = stepAside(parent); err == nil {
 			err = enable(parent, controllers)
 		}
 	}
 	if err != nil {
-		return g, err
-	}
-	g = cgroup{Version: 2, Dirs: make(map[string]string)}
-	for _, c := range controllers {
-		g.Dirs[c] = filepath.Join(parent, name)
+		return err
 	}
 	if err := g.make(); err != nil {
-		return cgroup{}, err
+		return err
 	}
 	if err := enable(g.Dirs[wanted[0]], controllers); err != nil {
-		return cgroup{}, err
+		return err
 	}
-	return g, tryGroup2(g)
+	return tryGroup2(g)
 }
 
 // enable has children of a cgroup have controllers.
@@ -165,18 +174,25 @@ func tryGroup2(g cgroup) error {
 	return nil
 }
 
-// openGroup1 makes a group in hierarchies of version 1.
-func openGroup1(list []hierarchy, name string) (g cgroup, err error) {
+// openGroup1 makes a group in hierarchies of version 1, or just looks whether it might.
+func openGroup1(list []hierarchy, name string, look bool) (g cgroup, err error) {
 	g = cgroup{Version: 1, Dirs: make(map[string]string)}
 	for _, h := range list {
 		for _, c := range h.controllers {
-			if c == accounting || slices.Contains(wanted, c) {
-				g.Dirs[c] = filepath.Join(h.own, name)
+			if c != accounting && !slices.Contains(wanted, c) {
+				continue
 			}
+			if err := unix.Access(h.own, unix.W_OK); err != nil {
+				return cgroup{}, fmt.Errorf("%s cannot be written: %w", h.own, err)
+			}
+			g.Dirs[c] = filepath.Join(h.own, name)
 		}
 	}
 	if g.Dirs[wanted[0]] == "" {
 		return cgroup{}, errors.New("no cgroups of version 1 for memory")
+	}
+	if look {
+		return g, nil
 	}
 	if err := g.make(); err != nil {
 		g.rmdir()

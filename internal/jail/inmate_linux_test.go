@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -124,6 +125,7 @@ type prisoner struct {
 	in          *json.Decoder
 	out         *json.Encoder
 	said        *bytes.Buffer // on its standard error; to be read when it has ended
+	freed       sync.Once
 	hello
 }
 
@@ -187,7 +189,10 @@ func tryLock(t testing.TB, j *Jailer, spec Spec, profile Profile) (*prisoner, er
 // command starts this program in a role.
 func command(role string) *exec.Cmd {
 	cmd := exec.Command(Self)
-	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	cmd.Env = []string{roleVariable + "=" + role, "PATH=" + os.Getenv("PATH")}
+	if v, ok := os.LookupEnv(kvmVariable); ok {
+		cmd.Env = append(cmd.Env, kvmVariable+"="+v, "FORKD_TEST_INSIDE=1")
+	}
 	return cmd
 }
 
@@ -210,7 +215,9 @@ func fileConn(f *os.File) *net.UnixConn {
 	return conn.(*net.UnixConn)
 }
 
-func (p *prisoner) free() {
+func (p *prisoner) free() { p.freed.Do(p.end) }
+
+func (p *prisoner) end() {
 	p.conn.Close()
 	p.files.Close()
 	p.cmd.Wait()

@@ -217,6 +217,9 @@ type Config struct {
 	// CgroupParent is the directory of the cgroup in which to make the group; empty
 	// is the one that this process is in.
 	CgroupParent string
+	// Look is for who only wants to know what the host offers: New changes nothing, and
+	// processes get no cgroup.
+	Look bool
 	// FirstUser and Users are the user ids that processes get where the Jailer can
 	// give them some, which root can. 0, 0 is a range that no distribution uses.
 	FirstUser, Users uint32

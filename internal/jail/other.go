@@ -4,6 +4,7 @@ package jail
 
 import (
 	"context"
+	"io"
 	"os/exec"
 )
 
@@ -44,6 +45,12 @@ func (*Process) Limit(Limits) error { return ErrUnsupported }
 
 // Remove returns ErrUnsupported.
 func (*Process) Remove(context.Context) error { return ErrUnsupported }
+
+// Check returns ErrUnsupported.
+func Check(context.Context, []string) (Report, error) { return nil, ErrUnsupported }
+
+// Tell returns ErrUnsupported.
+func Tell(io.Writer) error { return ErrUnsupported }
 
 // Enter returns ErrUnsupported.
 func Enter(Profile) (Report, error) { return nil, ErrUnsupported }

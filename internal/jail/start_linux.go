@@ -36,7 +36,9 @@ func New(cfg Config) (*Jailer, error) {
 		return nil, fmt.Errorf("jail: %w", err)
 	}
 	j := &Jailer{users: ids, offer: look(ids.first)}
-	j.group, j.found = openGroup(cfg)
+	if j.group, j.found = openGroup(cfg); cfg.Look {
+		j.group = cgroup{}
+	}
 	return j, nil
 }
 
@@ -76,7 +78,8 @@ type plan struct {
 }
 
 // Start starts a process around which those walls stand that are built from outside. It
-// gets cmd's standard streams and ExtraFiles, and no other descriptors. It is this
+// gets cmd's standard streams and ExtraFiles, and no other descriptors; and cmd.Env, which
+// is not this process's environment if it is nil: there may be secrets in that. It is this
 // program, and has to call Enter. cmd.Path must be Self, and cmd.SysProcAttr nil.
 //
 // An error that wraps ErrRequired tells that the host does not offer what spec requires.
@@ -116,7 +119,7 @@ func (j *Jailer) start(cmd *exec.Cmd, spec Spec) (_ *Process, err error) {
 	if err := tell(cmd, spec, p.User, walls); err != nil {
 		return nil, err
 	}
-	if walls.Find(Cgroup).State == Missing {
+	if walls.Find(Cgroup).State == Missing || len(j.group.Dirs) == 0 {
 		if err := cmd.Start(); err != nil {
 			return nil, err
 		}
@@ -170,7 +173,7 @@ func tell(cmd *exec.Cmd, spec Spec, user uint32, walls Report) error {
 	if err != nil {
 		return err
 	}
-	cmd.Env = append(cmd.Environ(), planVariable+"="+string(text))
+	cmd.Env = append(slices.Clone(cmd.Env), planVariable+"="+string(text))
 	return nil
 }
 

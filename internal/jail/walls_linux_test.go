@@ -3,6 +3,7 @@ package jail
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -261,6 +262,45 @@ func checkLimits(t *testing.T, proc string, ownUser bool) {
 	if len(want) > 0 {
 		t.Errorf("nothing is said of %v", want)
 	}
+}
+
+// TestEnvironment: a process knows nothing of the environment of who started it, nor what
+// it was told for the jail.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("FORKD_TEST_TOKEN", "nobody's business")
+	got := lock(t, newJailer(t), Spec{}, Profile{}).must("tell its environment", order{})
+	if !strings.Contains(got, roleVariable) || strings.Contains(got, "TOKEN") || strings.Contains(got, planVariable) {
+		t.Errorf("it knows\n%s", got)
+	}
+	j := newJailer(t)
+	cmd := exec.Command(Self)
+	walls := j.Offers()
+	cmd.SysProcAttr = attributes(0, 0)
+	if err := tell(cmd, Spec{}, 0, walls); err != nil || len(cmd.Env) != 1 {
+		t.Errorf("a process without an environment is given %d variables, %v", len(cmd.Env), err)
+	}
+}
+
+// TestLook: who only looks sees what there is, and leaves nothing behind.
+func TestLook(t *testing.T) {
+	group := "test-" + testName()
+	j, err := New(Config{Group: group, Look: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range list {
+		if _, err := os.Stat(filepath.Join(delegated(h.own), "forkd."+group)); err == nil {
+			t.Errorf("there is a group in %s", h.own)
+		}
+	}
+	if j.Offers().Find(Cgroup).State != newJailer(t).Offers().Find(Cgroup).State {
+		t.Errorf("what it has seen is not so: %+v", j.Offers().Find(Cgroup))
+	}
+	lock(t, j, Spec{}, Profile{}).must("work", order{})
 }
 
 // TestClosed: without a wall that has to stand there is no process.
