@@ -3,7 +3,6 @@ package jail
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -110,7 +109,9 @@ func openGroup2(parent, name string, look bool) (g cgroup, err error) {
 
 // found makes a group of version 2 in which processes with limits can be.
 func (g cgroup) found(parent string) error {
-	controllers := slices.Sorted(maps.Keys(g.Dirs))
+	// In the order of wanted: memory refuses to be shared out where there are processes, and
+	// what does not refuse would make it impossible to set that right.
+	controllers := slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return g.Dirs[c] == "" })
 	err := enable(parent, controllers)
 	if errors.Is(err, unix.EBUSY) {
 		if err = stepAside(parent); err == nil {

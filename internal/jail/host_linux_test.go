@@ -5,43 +5,145 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+const nobody = 65534
 
 // TestOrdinaryUser: whoever is not root can have a jail, too, if the host has user
 // namespaces, and nothing gets out of that one either.
 func TestOrdinaryUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("is one already: the other tests are this one")
+	needRoot(t)
+	cmd := testsAs(t, "TestBreakout|TestEachWallAlone|TestKernelAgrees|TestClosed|TestWork|TestCgroup.*")
+	becomeNobody(t, cmd)
+	dir := delegate(t, cmd.SysProcAttr, nobody)
+	text := passing(t, cmd)
+	if dir != "" && !strings.Contains(text, "--- PASS: TestCgroupMemory") {
+		t.Errorf("with a cgroup of its own, %s, there were no limits:\n%s", dir, text)
 	}
-	const nobody = 65534
-	if err := attempt(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}); err != nil {
+}
+
+// TestHardHosts: where there are no namespaces the jail has fewer walls, and nothing gets
+// out all the same.
+func TestHardHosts(t *testing.T) {
+	needRoot(t)
+	if os.Getenv("FORKD_TEST_INSIDE") == "" {
+		t.Skip("changes settings of its host, so it is for an emulated one")
+	}
+	const setting = "/proc/sys/user/max_user_namespaces"
+	before, err := os.ReadFile(setting)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.WriteFile(setting, before, 0) })
+	if err := os.WriteFile(setting, []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	const tests = "TestBreakout|TestKernelAgrees|TestClosed|TestWork|TestOffers"
+	t.Run("ordinary user", func(t *testing.T) {
+		cmd := testsAs(t, tests)
+		becomeNobody(t, cmd)
+		cmd.Env = append(cmd.Env, offersVariable+"=")
+		passing(t, cmd)
+	})
+	t.Run("root", func(t *testing.T) {
+		cmd := testsAs(t, tests)
+		cmd.Env = append(cmd.Env, offersVariable+"=pid namespace,mount namespace,own user")
+		passing(t, cmd)
+	})
+	t.Run("root of a container", func(t *testing.T) {
+		cmd := testsAs(t, tests)
+		cmd.Env = append(cmd.Env, offersVariable+"=own user", weakVariable+"=1")
+		passing(t, cmd)
+	})
+}
+
+// Environment variables for tests that are run by TestHardHosts: the walls that a Jailer
+// offers of those named in TestOffers, and that this process is to give up a power first.
+const (
+	offersVariable = "JAIL_TEST_OFFERS"
+	weakVariable   = "JAIL_TEST_WEAK"
+)
+
+// weaken takes from root what containers' roots do not have.
+func weaken() error {
+	have, err := capabilities()
+	if err != nil {
+		return err
+	}
+	for i := range have {
+		if i == unix.CAP_SYS_ADMIN/32 {
+			have[i].Effective &^= 1 << (unix.CAP_SYS_ADMIN % 32)
+			have[i].Permitted &^= 1 << (unix.CAP_SYS_ADMIN % 32)
+		}
+	}
+	return setCapabilities(have)
+}
+
+// TestOffers: a host's restrictions show in what is offered, with a way to mend them.
+func TestOffers(t *testing.T) {
+	want, ok := os.LookupEnv(offersVariable)
+	if !ok {
+		t.Skip("is run by TestHardHosts")
+	}
+	offers := newJailer(t).Offers()
+	for _, w := range []Wall{UserNamespace, PIDNamespace, MountNamespace, OwnUser} {
+		f := offers.Find(w)
+		if offered := slices.Contains(strings.Split(want, ","), string(w)); offered != (f.State == Stands) {
+			t.Errorf("%+v, offered should be %v", f, want)
+		}
+	}
+	if f := offers.Find(UserNamespace); !strings.Contains(f.Fix, "user.max_user_namespaces") {
+		t.Errorf("nothing tells how to mend it: %+v", f)
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to run other tests as others")
+	}
+}
+
+// testsAs returns a command that runs tests of this program.
+func testsAs(t *testing.T, pattern string) *exec.Cmd {
+	cmd := command("")
+	cmd.Args = append(cmd.Args, "-test.run=^("+pattern+")$", "-test.v")
+	cmd.Env = append(cmd.Env, "TMPDIR="+ownDirectory(t, nobody))
+	cmd.Dir = "/"
+	return cmd
+}
+
+func becomeNobody(t *testing.T, cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if err := attempt(cmd.SysProcAttr); err != nil {
 		t.Skipf("this host's root cannot become user %d: %v", nobody, err)
 	}
-	cmd := command("")
-	cmd.Args = append(cmd.Args, "-test.run=^(TestBreakout|TestEachWallAlone|TestKernelAgrees|TestClosed|TestWork|TestCgroup.*)$", "-test.v")
-	cmd.Env = append(cmd.Env, "TMPDIR="+ownDirectory(t, nobody))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	dir := delegate(t, cmd.SysProcAttr, nobody)
-	cmd.Dir = "/"
+}
+
+// passing runs tests, which have to pass, and returns what they say.
+func passing(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
 	out, err := cmd.CombinedOutput()
 	text := string(out)
 	if err != nil || !strings.HasSuffix(text, "\nPASS\n") {
 		t.Fatalf("%v:\n%s", err, text)
-	}
-	if dir != "" && !strings.Contains(text, "--- PASS: TestCgroupMemory") {
-		t.Errorf("with a cgroup of its own, %s, there were no limits:\n%s", dir, text)
 	}
 	for _, must := range []string{"TestBreakout/read_a_file", "TestBreakout/execute_a_program", "TestWork"} {
 		if !strings.Contains(text, "--- PASS: "+must+" ") {
 			t.Errorf("%s did not pass:\n%s", must, text)
 		}
 	}
+	return text
 }
 
 // ownDirectory makes a directory for temporary files that a user can use.

@@ -14,8 +14,6 @@ import (
 // capSet is what a thread has, and could hand on: two words of each.
 type capSet [2]unix.CapUserData
 
-var none capSet
-
 // capabilities returns those of the calling thread.
 func capabilities() (have capSet, err error) {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3} // 0 is the calling thread
@@ -25,9 +23,9 @@ func capabilities() (have capSet, err error) {
 	return have, nil
 }
 
-// clearCapabilities takes those of all threads.
-func clearCapabilities() error {
-	head, set := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, none
+// setCapabilities has all threads have those.
+func setCapabilities(set capSet) error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	err := everyThread(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&set)), 0)
 	runtime.KeepAlive(&head)
 	runtime.KeepAlive(&set)

@@ -43,7 +43,7 @@ func lockPrivileges() error {
 // a program.
 func (*entry) dropCapabilities() (string, error) {
 	have, err := capabilities()
-	if err != nil || have == none {
+	if err != nil || have == (capSet{}) {
 		// Nor does the kernel give any to a program that it executes: see NoNewPrivileges.
 		return "had none", err
 	}
@@ -52,7 +52,7 @@ func (*entry) dropCapabilities() (string, error) {
 			return "", err
 		}
 	}
-	if err := clearCapabilities(); err != nil {
+	if err := setCapabilities(capSet{}); err != nil {
 		return "", fmt.Errorf("clearing capabilities: %w", err)
 	}
 	return "locked", nil
