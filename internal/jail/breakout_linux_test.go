@@ -1,11 +1,13 @@
 package jail
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,6 +99,45 @@ func TestWork(t *testing.T) {
 	p := lock(t, newJailer(t), Spec{}, Profile{})
 	if got := p.must("work", order{}); got != "10000" {
 		t.Errorf("it counted %s", got)
+	}
+}
+
+// TestSocketsArePassed: sockets that a process gets work, connected ones and ones that
+// listen.
+func TestSocketsArePassed(t *testing.T) {
+	p := lock(t, newJailer(t), Spec{}, Profile{})
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, _, err := p.files.WriteMsgUnix([]byte{0}, unix.UnixRights(int(f.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 1)
+	go func() {
+		c, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			said <- err.Error()
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		c.Write([]byte("to the jail"))
+		c.(*net.UnixConn).CloseWrite()
+		b, err := io.ReadAll(c)
+		said <- fmt.Sprintf("%s, %v", b, err)
+	}()
+	if got := p.must("serve", order{}); got != "to the jail" {
+		t.Errorf("it heard %q", got)
+	}
+	if got := <-said; got != "to the jail, and back, <nil>" {
+		t.Errorf("it answered %q", got)
 	}
 }
 

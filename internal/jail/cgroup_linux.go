@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroup is one cgroup, by the directories in which its controllers' files are. In
+// Group is one cgroup, by the directories in which its controllers' files are. In
 // version 2 they are all the same.
-type cgroup struct {
+type Group struct {
 	Version int               `json:"version"`
 	Dirs    map[string]string `json:"dirs"` // by controller
 }
@@ -30,20 +30,20 @@ var wanted = []string{"memory", "cpu", "pids"}
 const accounting = "cpuacct"
 
 // child returns the cgroup of that name in this one.
-func (g cgroup) child(name string) cgroup {
+func (g Group) child(name string) Group {
 	dirs := make(map[string]string)
 	for c, dir := range g.Dirs {
 		dirs[c] = filepath.Join(dir, name)
 	}
-	return cgroup{g.Version, dirs}
+	return Group{g.Version, dirs}
 }
 
 // each returns the directories, each once.
-func (g cgroup) each() []string {
+func (g Group) each() []string {
 	return slices.Compact(slices.Sorted(maps.Values(g.Dirs)))
 }
 
-func (g cgroup) make() error {
+func (g Group) make() error {
 	for _, dir := range g.each() {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
@@ -53,7 +53,7 @@ func (g cgroup) make() error {
 }
 
 // add has a process in the cgroup.
-func (g cgroup) add(pid int) error {
+func (g Group) add(pid int) error {
 	for _, dir := range g.each() {
 		if err := put(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 			return err
@@ -74,7 +74,7 @@ func put(path, text string) error {
 
 // set writes to a file of a controller. There is none of a controller that the host
 // has not got; that is a gap in the report.
-func (g cgroup) set(controller, file, text string) error {
+func (g Group) set(controller, file, text string) error {
 	dir, ok := g.Dirs[controller]
 	if !ok {
 		return nil
@@ -89,7 +89,7 @@ func (g cgroup) set(controller, file, text string) error {
 const cpuPeriod = 100_000
 
 // limit sets limits, and takes back those that are zero.
-func (g cgroup) limit(l Limits) error {
+func (g Group) limit(l Limits) error {
 	if g.Version == 1 {
 		return g.limit1(l)
 	}
@@ -110,7 +110,7 @@ func (g cgroup) limit(l Limits) error {
 }
 
 // limit1 is limit for version 1.
-func (g cgroup) limit1(l Limits) error {
+func (g Group) limit1(l Limits) error {
 	memory, quota, shares := int64(-1), -1, 1024
 	if l.MemoryBytes > 0 {
 		memory = l.MemoryBytes
@@ -130,7 +130,7 @@ func (g cgroup) limit1(l Limits) error {
 
 // confine bounds the number of threads, and has the cgroup die as a whole if the kernel
 // must end something in it for want of memory.
-func (g cgroup) confine(threads uint64) error {
+func (g Group) confine(threads uint64) error {
 	err := g.set("pids", "pids.max", strconv.FormatUint(threads, 10))
 	if g.Version == 2 {
 		err = errors.Join(err, g.set("memory", "memory.oom.group", "1"))
@@ -139,7 +139,7 @@ func (g cgroup) confine(threads uint64) error {
 }
 
 // usage reads what has been used. What the host does not count is zero.
-func (g cgroup) usage() (u Usage, err error) {
+func (g Group) usage() (u Usage, err error) {
 	dir, ok := g.Dirs["memory"]
 	if !ok {
 		return u, nil
@@ -180,7 +180,7 @@ func field(dir, file, name string) int64 {
 }
 
 // kill ends all processes that are in the cgroup.
-func (g cgroup) kill() {
+func (g Group) kill() {
 	for _, dir := range g.each() {
 		if put(filepath.Join(dir, "cgroup.kill"), "1") == nil {
 			continue // version 2, since Linux 5.14
@@ -196,7 +196,7 @@ func (g cgroup) kill() {
 }
 
 // remove ends what is in the cgroup, and removes it.
-func (g cgroup) remove(ctx context.Context) error {
+func (g Group) remove(ctx context.Context) error {
 	g.kill()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := g.rmdir()
@@ -216,7 +216,7 @@ func (g cgroup) remove(ctx context.Context) error {
 }
 
 // rmdir removes the cgroup, or what there is left of it.
-func (g cgroup) rmdir() (err error) {
+func (g Group) rmdir() (err error) {
 	for _, dir := range g.each() {
 		if e := unix.Rmdir(dir); e != nil && e != unix.ENOENT {
 			err = &os.PathError{Op: "rmdir", Path: dir, Err: e}

@@ -268,6 +268,7 @@ func init() {
 		},
 		"work":     work,
 		"receive":  receive,
+		"serve":    serve,
 		"hoard":    hoard,
 		"multiply": multiply,
 	}

@@ -28,14 +28,14 @@ func delegated(own string) string {
 
 // openGroup makes the cgroup in which those of processes will lie, or says what is in the
 // way.
-func openGroup(cfg Config) (g cgroup, f Finding) {
+func openGroup(cfg Config) (g Group, f Finding) {
 	f = Finding{Wall: Cgroup, State: Missing, Fix: "delegate a cgroup to the daemon, see docs/jail.md"}
 	name := "forkd." + cfg.Group
 	if cfg.CgroupParent != "" {
 		g, err := openGroup2(cfg.CgroupParent, name, cfg.Look)
 		if err != nil {
 			f.Detail = err.Error()
-			return cgroup{}, f
+			return Group{}, f
 		}
 		return g, g.finding()
 	}
@@ -60,11 +60,11 @@ func openGroup(cfg Config) (g cgroup, f Finding) {
 	}
 	f.Detail = errors.Join(append(failed, err)...).Error()
 	f.Detail = strings.ReplaceAll(f.Detail, "\n", "; ")
-	return cgroup{}, f
+	return Group{}, f
 }
 
 // finding tells which controllers there are.
-func (g cgroup) finding() Finding {
+func (g Group) finding() Finding {
 	f := Finding{Cgroup, Stands, fmt.Sprintf("version %d, in %s", g.Version, filepath.Dir(g.Dirs["memory"])), ""}
 	var lacking []string
 	for _, c := range wanted {
@@ -81,34 +81,34 @@ func (g cgroup) finding() Finding {
 }
 
 // openGroup2 makes a group under a directory of version 2, or just looks whether it might.
-func openGroup2(parent, name string, look bool) (g cgroup, err error) {
+func openGroup2(parent, name string, look bool) (g Group, err error) {
 	b, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
 	if err != nil {
 		return g, err
 	}
-	g = cgroup{Version: 2, Dirs: make(map[string]string)}
+	g = Group{Version: 2, Dirs: make(map[string]string)}
 	for _, c := range wanted {
 		if slices.Contains(strings.Fields(string(b)), c) {
 			g.Dirs[c] = filepath.Join(parent, name)
 		}
 	}
 	if g.Dirs[wanted[0]] == "" {
-		return cgroup{}, fmt.Errorf("%s has no controller for %s", parent, wanted[0])
+		return Group{}, fmt.Errorf("%s has no controller for %s", parent, wanted[0])
 	}
 	if err := unix.Access(parent, unix.W_OK); err != nil {
-		return cgroup{}, fmt.Errorf("%s cannot be written: %w", parent, err)
+		return Group{}, fmt.Errorf("%s cannot be written: %w", parent, err)
 	}
 	if look {
 		return g, nil
 	}
 	if err := g.found(parent); err != nil {
-		return cgroup{}, err
+		return Group{}, err
 	}
 	return g, nil
 }
 
 // found makes a group of version 2 in which processes with limits can be.
-func (g cgroup) found(parent string) error {
+func (g Group) found(parent string) error {
 	// In the order of wanted: memory refuses to be shared out where there are processes, and
 	// what does not refuse would make it impossible to set that right.
 	controllers := slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return g.Dirs[c] == "" })
@@ -149,7 +149,7 @@ func stepAside(dir string) error {
 	if pids := strings.Fields(string(b)); len(pids) != 1 || pids[0] != strconv.Itoa(os.Getpid()) {
 		return fmt.Errorf("%s is not the daemon's own: it has %d processes", dir, len(pids))
 	}
-	aside := cgroup{Version: 2, Dirs: map[string]string{"": filepath.Join(dir, leaf)}}
+	aside := Group{Version: 2, Dirs: map[string]string{"": filepath.Join(dir, leaf)}}
 	if err := aside.make(); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func stepAside(dir string) error {
 }
 
 // tryGroup2 starts a process in the group, as far as it goes.
-func tryGroup2(g cgroup) error {
+func tryGroup2(g Group) error {
 	trial := g.child("trial-" + strconv.Itoa(os.Getpid()))
 	if err := trial.make(); err != nil {
 		return err
@@ -176,28 +176,28 @@ func tryGroup2(g cgroup) error {
 }
 
 // openGroup1 makes a group in hierarchies of version 1, or just looks whether it might.
-func openGroup1(list []hierarchy, name string, look bool) (g cgroup, err error) {
-	g = cgroup{Version: 1, Dirs: make(map[string]string)}
+func openGroup1(list []hierarchy, name string, look bool) (g Group, err error) {
+	g = Group{Version: 1, Dirs: make(map[string]string)}
 	for _, h := range list {
 		for _, c := range h.controllers {
 			if c != accounting && !slices.Contains(wanted, c) {
 				continue
 			}
 			if err := unix.Access(h.own, unix.W_OK); err != nil {
-				return cgroup{}, fmt.Errorf("%s cannot be written: %w", h.own, err)
+				return Group{}, fmt.Errorf("%s cannot be written: %w", h.own, err)
 			}
 			g.Dirs[c] = filepath.Join(h.own, name)
 		}
 	}
 	if g.Dirs[wanted[0]] == "" {
-		return cgroup{}, errors.New("no cgroups of version 1 for memory")
+		return Group{}, errors.New("no cgroups of version 1 for memory")
 	}
 	if look {
 		return g, nil
 	}
 	if err := g.make(); err != nil {
 		g.rmdir()
-		return cgroup{}, err
+		return Group{}, err
 	}
 	return g, nil
 }

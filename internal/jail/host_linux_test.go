@@ -179,7 +179,7 @@ func delegate(t *testing.T, a *syscall.SysProcAttr, user int) (dir string) {
 			return ""
 		}
 		dir = filepath.Join(h.own, "delegated-"+testName())
-		g := cgroup{Version: 2, Dirs: map[string]string{wanted[0]: dir}}
+		g := Group{Version: 2, Dirs: map[string]string{wanted[0]: dir}}
 		if err := g.make(); err != nil {
 			t.Fatal(err)
 		}

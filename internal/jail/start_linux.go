@@ -19,7 +19,7 @@ const Self = "/proc/self/exe"
 // Jailer starts processes in jails. It is safe for concurrent use.
 type Jailer struct {
 	offer offer   // immutable
-	group cgroup  // immutable; no directories: there is none
+	group Group   // immutable; no directories: there is none
 	found Finding // about the group; immutable
 	users *users
 }
@@ -37,7 +37,7 @@ func New(cfg Config) (*Jailer, error) {
 	}
 	j := &Jailer{users: ids, offer: look(ids.first)}
 	if j.group, j.found = openGroup(cfg); cfg.Look {
-		j.group = cgroup{}
+		j.group = Group{}
 	}
 	return j, nil
 }
@@ -57,7 +57,7 @@ type Process struct {
 	// User is the id that no other process has; 0: it has that of who started it.
 	User uint32 `json:"user,omitempty"`
 	// Group is its cgroup.
-	Group cgroup `json:"group"`
+	Group Group `json:"group"`
 
 	users *users // nil: of another Jailer
 }
@@ -219,7 +219,7 @@ func (j *Jailer) startLimited(cmd *exec.Cmd, spec Spec, p *Process) error {
 }
 
 // open has a process be started in the cgroup, which is of version 2.
-func (g cgroup) open(a *syscall.SysProcAttr) (*os.File, error) {
+func (g Group) open(a *syscall.SysProcAttr) (*os.File, error) {
 	dir, err := os.Open(g.Dirs[wanted[0]])
 	if err != nil {
 		return nil, err

@@ -104,6 +104,36 @@ func receive(conn *net.UnixConn, _ order) (string, error) {
 	return string(text), nil
 }
 
+// serve takes a socket that listens over the connection for files, and answers who comes
+// there.
+func serve(conn *net.UnixConn, _ order) (string, error) {
+	f, err := receiveFile(conn)
+	if err != nil {
+		return "receiving", err
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return "listening", err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	defer l.Close()
+	c, err := l.Accept()
+	if err != nil {
+		return "accepting", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "bounding it", err
+	}
+	heard, err := io.ReadAll(c)
+	if err != nil {
+		return "reading", err
+	}
+	_, err = fmt.Fprintf(c, "%s, and back", heard)
+	return string(heard), err
+}
+
 // receiveFile takes a descriptor that comes with one byte.
 func receiveFile(conn *net.UnixConn) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
