@@ -58,6 +58,7 @@ var rules = []struct {
 	{"internal/e2b/...", "import:internal/agent", "an API speaks to the domain only"},
 	{"internal/e2b/...", "internal/server", "two APIs that know nothing of each other"},
 	{"internal/ports", "internal/...", "a proxy is given connections"},
+	{"internal/jail", "internal/...", "a jail does not know who is in it"},
 	{"internal/gate", "internal/...", "who may ask does not depend on what"},
 	{"internal/host", "internal/...", "the host does not know who asks"},
 	{"internal/cli", "import:internal/sandbox", "the command line speaks through the client only"},

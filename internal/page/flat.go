@@ -257,14 +257,23 @@ const (
 	pagemapEntry   = 8       // bytes
 )
 
+// pagemap is the host's table of this process's pages.
+var pagemap = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/pagemap") })
+
+// PrepareFlats opens what a Flat asks the host with. It is for a process that will not be
+// able to open anything by then.
+func PrepareFlats() error {
+	_, err := pagemap()
+	return err
+}
+
 // anonymous returns the numbers of pages that the host has copied or made for this
 // mapping alone.
 func anonymous(mem []byte) (numbers []Number, err error) {
-	f, err := os.Open("/proc/self/pagemap")
+	f, err := pagemap()
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	const atOnce = 8 << 10 // pages
 	buf := make([]byte, atOnce*pagemapEntry)
 	first := int64(address(mem) / Size)
