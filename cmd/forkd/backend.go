@@ -9,7 +9,7 @@ import (
 
 // openDomain opens the domain in a home.
 func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (*sandbox.Manager, error) {
-	program, err := cells(home, c)
+	program, err := cells(home, c, log)
 	if err != nil {
 		return nil, err
 	}

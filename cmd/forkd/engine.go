@@ -8,6 +8,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -24,6 +25,20 @@ type choice struct {
 	name, executor string
 	open           func() engine.Engine
 	child          sandbox.Cost // zero: the usual one
+	device         string       // that cells are given, opened; empty: none
+}
+
+// engineOfCell returns the engine that this cell was started for, and what it needs of
+// the host's kernel.
+func engineOfCell() (name string, open func() engine.Engine, needs jail.Profile, err error) {
+	switch name = os.Getenv(engineEnv); name {
+	case engineSoft:
+		return name, func() engine.Engine { return soft.New(0) }, jail.Profile{NativeCode: true}, nil
+	case engineKVM:
+		open, needs, err = kvmOfCell()
+		return name, open, needs, err
+	}
+	return name, nil, needs, errNoCell
 }
 
 // chooseEngine returns the engine that is asked for, by default the one that emulates.

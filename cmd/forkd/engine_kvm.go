@@ -3,9 +3,11 @@
 package main
 
 import (
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/kvm"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -22,5 +24,14 @@ func chooseKVM() (*choice, error) {
 			Hint:    "load the kernel's modules kvm and kvm_intel or kvm_amd, and see to it that you may open " + kvm.Device + "; or use the engine soft",
 		}
 	}
-	return &choice{name: engineKVM, executor: "KVM", open: func() engine.Engine { return e }, child: kvmCost}, nil
+	return &choice{name: engineKVM, executor: "KVM", open: func() engine.Engine { return e }, child: kvmCost, device: kvm.Device}, nil
+}
+
+// kvmOfCell makes the engine of a cell, which was given the device.
+func kvmOfCell() (func() engine.Engine, jail.Profile, error) {
+	e, err := kvm.Use(cell.DeviceFD)
+	if err != nil {
+		return nil, jail.Profile{}, err
+	}
+	return func() engine.Engine { return e }, jail.Profile{Requests: kvm.Requests()}, nil
 }

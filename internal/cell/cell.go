@@ -13,6 +13,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -78,7 +79,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 		c.conn.Close()
 		return nil, nil, fmt.Errorf("greeting cell %s: %w", name, err)
 	}
-	c.PID, c.Jail = state.PID, state.Jail
+	c.PID, c.Jail = p.PID, state.Jail // in its own eyes it has another number
 	return c, &state, nil
 }
 
@@ -302,6 +303,18 @@ func (c *Cell) leave() {
 	c.left = true
 	c.mu.Unlock()
 	c.conn.Close()
+}
+
+// Limit bounds what the process of the cell takes of the host. The error wraps
+// engine.ErrNoQuota if the host offers no means to that.
+func (c *Cell) Limit(l jail.Limits) error {
+	if c.proc.inmate == nil {
+		return engine.ErrNoQuota
+	}
+	if err := c.proc.inmate.Limit(l); err != nil {
+		return fmt.Errorf("%w: %w", engine.ErrNoQuota, err)
+	}
+	return nil
 }
 
 // Quit ends the cell and all that lives in it.

@@ -365,7 +365,7 @@ func (s *Server) hello(h wire.Hello) (*result, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := wire.State{PID: os.Getpid(), Jail: s.cfg.Jail}
+	state := wire.State{Jail: s.cfg.Jail}
 	for _, o := range s.sources {
 		state.Sources = append(state.Sources, s.describe(o))
 	}

@@ -53,7 +53,6 @@ type Hello struct {
 
 // State is what a cell has.
 type State struct {
-	PID     int      `json:"pid"`
 	Jail    []string `json:"jail,omitempty"` // what it could not be kept from, in words
 	Sources []Source `json:"sources,omitempty"`
 	VMs     []VM     `json:"vms,omitempty"`
