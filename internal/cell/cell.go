@@ -135,7 +135,12 @@ func (c *Cell) lost() error {
 // call asks for something, waits for the answer and decodes it into result, which
 // may be nil. It returns the blob and leaves the files to collect.
 func (c *Cell) call(ctx context.Context, op wire.Op, body any, files []*os.File, result any) ([]byte, error) {
-	m, err := c.ask(ctx, op, body, files)
+	return c.callWith(ctx, op, body, nil, files, result)
+}
+
+// callWith is call with a blob.
+func (c *Cell) callWith(ctx context.Context, op wire.Op, body any, blob []byte, files []*os.File, result any) ([]byte, error) {
+	m, err := c.ask(ctx, op, body, blob, files)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +162,7 @@ func decode(m *wire.Message, result any) error {
 }
 
 // ask is call for somebody who wants the whole answer.
-func (c *Cell) ask(ctx context.Context, op wire.Op, body any, files []*os.File) (*wire.Message, error) {
+func (c *Cell) ask(ctx context.Context, op wire.Op, body any, blob []byte, files []*os.File) (*wire.Message, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -170,7 +175,7 @@ func (c *Cell) ask(ctx context.Context, op wire.Op, body any, files []*os.File) 
 	}
 	c.calls[id] = answer
 	c.mu.Unlock()
-	if err := c.send(&wire.Message{ID: id, Op: op, Body: b, Files: files}); err != nil {
+	if err := c.send(&wire.Message{ID: id, Op: op, Body: b, Blob: blob, Files: files}); err != nil {
 		c.forgetCall(id)
 		return nil, err
 	}

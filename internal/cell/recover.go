@@ -166,7 +166,7 @@ func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error)
 	if h != nil {
 		return false, nil
 	}
-	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil)
+	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil, nil)
 	if err != nil {
 		return false, err
 	}

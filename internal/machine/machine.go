@@ -194,9 +194,13 @@ type clock struct {
 	started atomic.Pointer[time.Time]
 }
 
-func (c *clock) start() {
+// start has the clock go on as of then, if it has not been started. An instant that is
+// to come is now.
+func (c *clock) start(then time.Time) {
 	now := time.Now()
-	c.started.CompareAndSwap(nil, &now)
+	// With the reading of the monotonic clock, which then may lack.
+	t := now.Add(min(0, then.Sub(now)))
+	c.started.CompareAndSwap(nil, &t)
 }
 
 func (c *clock) now() time.Duration {
@@ -217,6 +221,9 @@ func (c *clock) zero() time.Time {
 	return now.Add(-c.base)
 }
 
+// Age returns the guest's time counter, which stands still until the machine is started.
+func (m *Machine) Age() time.Duration { return m.clock.now() }
+
 // ClockZero returns the host's wall clock at the instant at which the guest's time
 // counter was zero: the guest's present is ClockZero plus its counter, whenever
 // the guest comes to look at it. The machine must have been started.
@@ -224,7 +231,11 @@ func (m *Machine) ClockZero() time.Time { return m.clock.zero() }
 
 // Start runs the vCPUs. It does nothing if they run already, and returns
 // ErrEnded if the machine has ended.
-func (m *Machine) Start() error {
+func (m *Machine) Start() error { return m.StartAsOf(time.Now()) }
+
+// StartAsOf is Start for a machine whose time, if it has never run, is to go on as of
+// then, which is not to come.
+func (m *Machine) StartAsOf(then time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed || m.ended() {
@@ -233,7 +244,7 @@ func (m *Machine) Start() error {
 	if m.running {
 		return nil
 	}
-	m.clock.start()
+	m.clock.start(then)
 	m.start()
 	return nil
 }

@@ -75,7 +75,7 @@ func (b *box) activate(ctx context.Context) error {
 			defer func() { <-b.slots }()
 			b.wakeErr = b.refresh()
 			close(b.awake)
-			b.note()
+			b.noteSoon()
 			b.firstEval()
 		}()
 	})
@@ -90,8 +90,12 @@ func (b *box) activate(ctx context.Context) error {
 func (b *box) refresh() error {
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTime)
 	defer cancel()
-	if err := b.machine.Start(); err != nil {
-		return b.dead()
+	if b.machine.Started() { // and an earlier daemon has not come to an end with it
+		if err := b.machine.Start(); err != nil {
+			return b.dead()
+		}
+	} else {
+		b.machine.StartByOpen()
 	}
 	id := b.identity()
 	finish, err := b.agent.BeginRefresh(ctx, &id)
@@ -290,8 +294,8 @@ func (b *box) close() {
 		b.snap = nil
 		b.mu.Unlock()
 		close(b.closed)
+		b.machine.Close() // first: there is nobody who has to hear of the connections' end
 		b.agent.Close()
-		b.machine.Close()
 		snap.Release()
 	})
 }

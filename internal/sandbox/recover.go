@@ -68,11 +68,20 @@ func (b *box) noteNow() boxNote {
 	return n
 }
 
-// note has the sandbox's cell know it as it is now.
-func (b *box) note() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.noteLocked()
+// noteAfter is how long what nobody was told of may stay unknown to a cell. It keeps notes
+// out of bursts.
+const noteAfter = 50 * time.Millisecond
+
+// noteSoon has the sandbox's cell know it as it is, before long. A daemon that dies before
+// refreshes the guest once more.
+func (b *box) noteSoon() {
+	time.AfterFunc(noteAfter, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.over {
+			b.noteLocked()
+		}
+	})
 }
 
 // noteLocked is note for a caller that holds b.mu. If the cell is gone the sandbox is,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 )
@@ -44,6 +45,11 @@ func (s *Server) connect(c *net.UnixConn, o wire.Opening) (net.Conn, *vm, error)
 		return nil, nil, err
 	}
 	s.touch(v)
+	if o.Start != 0 {
+		if err := v.start(time.Unix(0, o.Start)); err != nil {
+			return nil, nil, err
+		}
+	}
 	if !o.Wait {
 		guest, err := v.machine.Open(context.Background(), o.Port)
 		return guest, v, err
