@@ -196,12 +196,13 @@ def to_json(value, text, limit):
     """Returns the value, of which text is the repr, as JSON if reading that back yields an equal value of the same types, else
     raises Omitted."""
     kind = type(value)
-    if kind is float or kind is list and set(map(type, value)) <= NUMBERS:
-        return numbers_to_json(value, text, limit)
     if kind is int:
         if not -SAFE_INT <= value <= SAFE_INT:
             raise Omitted("not_json")
         return b"%d" % value
+    kinds = set(map(type, value)) if kind is list else {kind}
+    if kinds <= NUMBERS:
+        return numbers_to_json(value, kinds, text, limit)
     if kind is str and len(value) > limit:
         raise Omitted("too_large")
     try:
@@ -223,10 +224,10 @@ def to_json(value, text, limit):
 NUMBERS = {int, float}
 
 
-def numbers_to_json(value, text, limit):
-    """Is to_json for a float or a list of numbers, whose repr is JSON but for blanks, infinities and NaN."""
+def numbers_to_json(value, kinds, text, limit):
+    """Is to_json for a float or a list of numbers of these kinds, whose repr is JSON but for blanks, infinities and NaN."""
     data = text.replace(", ", ",").encode()
-    if b"n" in data or BIG_DIGITS.search(data) and not fits(value):
+    if "n" in text or int in kinds and BIG_DIGITS.search(data) and not fits(value):
         raise Omitted("not_json")
     if len(data) > limit:
         raise Omitted("too_large")
