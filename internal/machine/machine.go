@@ -356,7 +356,7 @@ func (m *Machine) Freeze() (*Frozen, error) {
 // that does not run is frozen as it is, and does not run afterwards.
 //
 // What was packed has to be unpacked, which is done here if it was not before;
-// see page.Overlay.Unpack.
+// see Prepare.
 func (m *Machine) Branch() (*Frozen, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -371,15 +371,15 @@ func (m *Machine) Branch() (*Frozen, error) {
 	return m.freeze()
 }
 
-// Unpack undoes a Pack, ahead of a Branch that should be quick. The machine may
-// run meanwhile.
-func (m *Machine) Unpack() error {
+// Prepare does ahead what a Branch that should be quick would have to do otherwise; see
+// page.Top. The machine may run meanwhile.
+func (m *Machine) Prepare() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return ErrEnded
 	}
-	return page.Guard(m.overlay.Unpack)
+	return page.Guard(m.overlay.Prepare)
 }
 
 // freeze is Freeze for a caller that holds m.mu.

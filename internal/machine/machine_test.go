@@ -362,7 +362,7 @@ func TestBranchOfARunningMachine(t *testing.T) {
 	_, last := branch(t, m)
 	for range 10 {
 		m.Pack()
-		if err := m.Unpack(); err != nil {
+		if err := m.Prepare(); err != nil {
 			t.Fatal(err)
 		}
 		before := last
@@ -391,7 +391,7 @@ func TestBranchOfARunningMachine(t *testing.T) {
 	if _, err := m.Branch(); !errors.Is(err, machine.ErrEnded) {
 		t.Errorf("branch of a closed machine: %v", err)
 	}
-	if err := m.Unpack(); !errors.Is(err, machine.ErrEnded) {
+	if err := m.Prepare(); !errors.Is(err, machine.ErrEnded) {
 		t.Errorf("unpacking a closed machine: %v", err)
 	}
 }

@@ -291,7 +291,7 @@ func writeError(gpa uint64, err error) error {
 // sees them. They need not be aligned. An aligned one is a single access, so that
 // a vCPU which accesses the same value meanwhile sees all of it or nothing; and
 // accesses through a Space happen in program order, since each look-up of a page
-// takes a lock.
+// is a barrier.
 
 // Uint16 reads a 16-bit value.
 func (s *Space) Uint16(gpa uint64) (uint16, error) {

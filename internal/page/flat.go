@@ -1,11 +1,11 @@
 package page
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,10 +14,12 @@ import (
 // memory: page n is the n-th of it. It is for memory that somebody writes to past
 // this process's back, as a vCPU under hardware virtualization does. The host
 // copies a page when it is written for the first time; which pages those are is
-// asked of the host when somebody wants to know.
+// asked of the host when somebody wants to know (see writes).
 //
 // Pages of the stack that lie in files are mapped from there, and shared with
-// whoever else has them. A Flat is safe for concurrent use.
+// whoever else has them. What is sealed off is a copy: Prepare makes one of each page
+// while the machine runs, so that a Seal has to copy only what was written meanwhile.
+// A Flat is safe for concurrent use.
 //
 // Lock order: Flat.mu is held while the arena is asked.
 type Flat struct {
@@ -26,10 +28,13 @@ type Flat struct {
 	origin *Stack // immutable until Close
 	mapped []byte // address space; immutable until Close
 	mem    []byte // the part of it that is the memory; immutable until Close
+	order  atomic.Uint32
 
 	mu     sync.Mutex
 	base   *Stack          // guarded by mu
 	copied map[Number]bool // pages of origin that had to be copied; guarded by mu
+	writes writes          // guarded by mu
+	ahead  table           // copies of pages as they were when writes told of them last; guarded by mu
 }
 
 // maxMaps bounds how many mappings a Flat is made of. The host has a bound for a
@@ -51,6 +56,7 @@ func NewFlat(base *Stack, arena *Arena) (*Flat, error) {
 		arena: arena, limit: base.Limit(), origin: base.Retain(), base: base.Retain(),
 		mapped: mapped, mem: mapped[skip:][:size:size], copied: make(map[Number]bool),
 	}
+	f.writes.mem = f.mem
 	if err := f.fill(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("mapping guest memory: %w", err)
@@ -91,7 +97,7 @@ func (f *Flat) fill() error {
 		}
 		for k := range r.pages {
 			n := r.first + Number(k)
-			*f.Read(n) = *f.origin.Get(n)
+			*f.at(n) = *f.origin.Get(n)
 			f.copied[n] = true
 		}
 	}
@@ -151,10 +157,17 @@ func (f *Flat) Memory() []byte { return f.mem }
 // Limit returns the number of pages.
 func (f *Flat) Limit() Number { return f.limit }
 
-// Read returns page n, which stays where it is.
+// Read returns page n, which stays where it is. What the caller wrote before is seen
+// by others before the caller sees what they write, as with an Overlay, which takes a
+// lock: a device that asks to be notified and then looks once more relies on it.
 //
 // Preconditions: n is below the limit.
-func (f *Flat) Read(n Number) *Page { return (*Page)(f.mem[int(n)*Size:]) }
+func (f *Flat) Read(n Number) *Page {
+	f.order.Add(0) // a full barrier
+	return f.at(n)
+}
+
+func (f *Flat) at(n Number) *Page { return (*Page)(f.mem[int(n)*Size:]) }
 
 // Write returns page n for writing; it never moves, and there is no error.
 func (f *Flat) Write(n Number) (p *Page, moved bool, err error) { return f.Read(n), false, nil }
@@ -168,19 +181,30 @@ func (f *Flat) Owner(Number) *Layer { return nil }
 // Owns returns true: a Write never moves a page.
 func (f *Flat) Owns(Number) bool { return true }
 
-// Pages returns how many pages have been written.
+// Pages returns how many pages have been written since the Flat was made.
 func (f *Flat) Pages() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	numbers, err := f.written()
+	runs, err := f.writes.all()
 	if err != nil {
 		return 0
 	}
-	return len(numbers)
+	pages := 0
+	for n := range runs.numbers {
+		if f.changed(n) {
+			pages++
+		}
+	}
+	return pages
 }
 
 // Bytes returns the host memory that only this machine has.
-func (f *Flat) Bytes() int { return f.Pages() * Size }
+func (f *Flat) Bytes() int {
+	f.mu.Lock()
+	ahead := f.ahead.used
+	f.mu.Unlock()
+	return (f.Pages() + ahead) * Size
+}
 
 // Resident returns 0: there is nothing that a Pack could do.
 func (f *Flat) Resident() int { return 0 }
@@ -188,36 +212,84 @@ func (f *Flat) Resident() int { return 0 }
 // Pack does nothing.
 func (f *Flat) Pack() {}
 
-// Unpack does nothing.
-func (f *Flat) Unpack() error { return nil }
+// Prepare copies pages ahead of a Seal, while the machine goes on. Pages that are
+// written meanwhile are copied once more, again and again as long as there are much
+// fewer of them each time. It does nothing on a host that cannot tell which pages were
+// written since a certain moment, as Linux can from 6.7 on. The error wraps ErrNoSpace.
+func (f *Flat) Prepare() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.writes.watch() {
+		return nil
+	}
+	const few = 64
+	for last := int(f.limit); ; {
+		n, err := f.copyWritten()
+		if err != nil {
+			return err
+		}
+		if n <= few || n > last/2 {
+			return nil
+		}
+		last = n
+	}
+}
 
-// Seal copies the pages that were written into a new layer and returns the stack
-// with that layer on top; the machine goes on in the same memory. Pages that are as
-// they were below are not part of the layer. The caller owns a reference to the
-// stack. It panics with an *AllocError if the host has no memory for it.
+// Seal copies the pages that were written since the last time, as far as Prepare has
+// not, into a new layer and returns the stack with that layer on top; the machine goes
+// on in the same memory. Pages that are as they were below are not part of the layer.
+// The caller owns a reference to the stack. It panics with an *AllocError if the host
+// has no memory for it.
 //
 // Preconditions: nobody writes to the memory during the call.
 func (f *Flat) Seal() *Stack {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	numbers, err := f.written()
-	if err != nil {
+	if _, err := f.copyWritten(); err != nil {
 		panic(&AllocError{err})
 	}
-	var pages table
-	for _, n := range numbers {
-		p, err := f.arena.Alloc()
-		if err != nil {
-			f.arena.Free(pages.all()...)
-			panic(&AllocError{err})
-		}
-		*p = *f.Read(n)
-		pages.put(n, p)
-	}
-	below := f.base
+	below, pages := f.base, f.ahead
+	f.ahead = table{}
 	f.base = seal(f.limit, f.arena, pages, below)
 	below.Release()
 	return f.base.Retain()
+}
+
+// copyWritten copies the pages that were written since it was called last, or since
+// the Flat was made if the host cannot tell, and returns how many there are. The caller
+// holds f.mu.
+func (f *Flat) copyWritten() (pages int, err error) {
+	runs, err := f.writes.take()
+	if err != nil {
+		return 0, fmt.Errorf("asking which pages were written: %w", err)
+	}
+	for n := range runs.numbers {
+		if !f.changed(n) {
+			continue
+		}
+		p := f.ahead.get(n)
+		if p == nil {
+			if p, err = f.arena.Alloc(); err != nil {
+				f.startOver()
+				return 0, err
+			}
+			f.ahead.put(n, p)
+		}
+		*p = *f.at(n)
+		pages++
+	}
+	return pages, nil
+}
+
+// changed tells of a page that is this machine's own whether that is because it was
+// written. The caller holds f.mu.
+func (f *Flat) changed(n Number) bool { return !f.copied[n] || *f.at(n) != *f.origin.Get(n) }
+
+// startOver forgets which pages are copied already. The caller holds f.mu.
+func (f *Flat) startOver() {
+	f.arena.Free(f.ahead.all()...)
+	f.ahead = table{}
+	f.writes.forget()
 }
 
 // Close frees the memory and gives up the stack.
@@ -229,65 +301,9 @@ func (f *Flat) Close() {
 	if err := unix.Munmap(f.mapped); err != nil {
 		panic("BUG: cannot unmap guest memory: " + err.Error())
 	}
+	f.startOver()
 	f.mapped, f.mem = nil, nil
 	f.base.Release()
 	f.origin.Release()
 	f.base, f.origin = nil, nil
-}
-
-// written returns the pages that were written since the Flat was made, in
-// ascending order; pages that were read where nothing is may be among them. The
-// caller holds f.mu.
-func (f *Flat) written() ([]Number, error) {
-	numbers, err := anonymous(f.mem)
-	if err != nil {
-		return nil, fmt.Errorf("asking which pages were written: %w", err)
-	}
-	return slices.DeleteFunc(numbers, func(n Number) bool {
-		return f.copied[n] && *f.Read(n) == *f.origin.Get(n)
-	}), nil
-}
-
-// Bits of an entry of /proc/self/pagemap (the kernel's
-// Documentation/admin-guide/mm/pagemap).
-const (
-	pagemapPresent = 1 << 63
-	pagemapSwapped = 1 << 62
-	pagemapFile    = 1 << 61 // of a file, or of shared memory
-	pagemapEntry   = 8       // bytes
-)
-
-// pagemap is the host's table of this process's pages.
-var pagemap = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/pagemap") })
-
-// PrepareFlats opens what a Flat asks the host with. It is for a process that will not be
-// able to open anything by then.
-func PrepareFlats() error {
-	_, err := pagemap()
-	return err
-}
-
-// anonymous returns the numbers of pages that the host has copied or made for this
-// mapping alone.
-func anonymous(mem []byte) (numbers []Number, err error) {
-	f, err := pagemap()
-	if err != nil {
-		return nil, err
-	}
-	const atOnce = 8 << 10 // pages
-	buf := make([]byte, atOnce*pagemapEntry)
-	first := int64(address(mem) / Size)
-	for n := 0; n < len(mem)/Size; n += atOnce {
-		want := min(atOnce, len(mem)/Size-n) * pagemapEntry
-		if _, err := f.ReadAt(buf[:want], (first+int64(n))*pagemapEntry); err != nil {
-			return nil, err
-		}
-		for i := range want / pagemapEntry {
-			e := binary.NativeEndian.Uint64(buf[i*pagemapEntry:])
-			if e&(pagemapPresent|pagemapSwapped) != 0 && e&pagemapFile == 0 {
-				numbers = append(numbers, Number(n+i))
-			}
-		}
-	}
-	return numbers, nil
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -159,5 +160,183 @@ func TestFlatIsPrivate(t *testing.T) {
 	}
 	if n := h.Pages(); n > 1000-len(touched) {
 		t.Errorf("%d pages of a fork count as written", n)
+	}
+}
+
+// sealed returns the numbers of the pages that a Seal has put into its layer, among
+// them those that are as they were.
+func sealedNumbers(s *Stack) []Number {
+	numbers := s.layers[len(s.layers)-1].seal.pages.numbers()
+	slices.Sort(numbers)
+	return numbers
+}
+
+// TestFlatPreparesAhead: what is copied ahead and written afterwards is in the layer as
+// it was when it was sealed, and what is not written again is not in the next layer.
+func TestFlatPreparesAhead(t *testing.T) {
+	a := sharedArena(t)
+	s := flatStack(t, a)
+	defer s.Release()
+	f := newFlat(t, s, a)
+	defer f.Close()
+	write := func(b byte, numbers ...Number) {
+		for _, n := range numbers {
+			f.Read(n)[9] = b
+		}
+	}
+	write(1, 3, 4, 105, 700)
+	if err := f.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	watched := f.writes.watched
+	t.Logf("the host watches writes: %v", watched)
+	write(2, 4, 999)
+	first := f.Seal()
+	defer first.Release()
+	if got, want := sealedNumbers(first), []Number{3, 4, 105, 700, 999}; !slices.Equal(got, want) {
+		t.Errorf("the first layer has pages %v, want %v", got, want)
+	}
+	for n, want := range map[Number]byte{3: 1, 4: 2, 105: 1, 700: 1, 999: 2} {
+		if got := first.Get(n)[9]; got != want {
+			t.Errorf("page %d has %d, want %d", n, got, want)
+		}
+	}
+	if _ = f.Read(500)[0]; f.Pages() != 5 {
+		t.Errorf("%d pages were written, want 5", f.Pages())
+	}
+	write(3, 105)
+	second := f.Seal()
+	defer second.Release()
+	if got, want := sealedNumbers(second), []Number{105}; watched && !slices.Equal(got, want) {
+		t.Errorf("the second layer has pages %v, want %v", got, want)
+	}
+	if first.Get(105)[9] != 1 || second.Get(105)[9] != 3 || second.Get(4)[9] != 2 {
+		t.Error("layers have each other's pages")
+	}
+	third := f.Seal()
+	defer third.Release()
+	if got := sealedNumbers(third); watched && len(got) > 0 {
+		t.Errorf("a layer of a machine that has written nothing has pages %v", got)
+	}
+}
+
+// TestFlatIsSealedAtOneInstant has somebody write to page after page, and seals what
+// is there whenever he stands still: each stack has what was written until then.
+func TestFlatIsSealedAtOneInstant(t *testing.T) {
+	const pages = 300
+	a := sharedArena(t)
+	empty := NewStack(pages)
+	defer empty.Release()
+	f := newFlat(t, empty, a)
+	defer f.Close()
+	var turn sync.Mutex
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for round := byte(1); ; round = round%250 + 1 {
+			for n := range Number(pages) {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				turn.Lock()
+				f.Read(n)[0] = round
+				turn.Unlock()
+			}
+		}
+	})
+	between := 0 // seals in the middle of a round
+	for tries := 0; between < 20; tries++ {
+		if tries == 100_000 {
+			t.Fatal("nobody writes meanwhile")
+		}
+		// Whoever copies reads what the other writes, so that is a race; what he has read
+		// then counts for nothing.
+		if !raceEnabled {
+			if err := f.Prepare(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		turn.Lock()
+		s := f.Seal()
+		turn.Unlock()
+		steps := 0
+		for n := range Number(pages - 1) {
+			if here, next := s.Get(n)[0], s.Get(n + 1)[0]; here != next {
+				if steps++; here != next%250+1 {
+					t.Errorf("page %d has %d, and the next %d", n, here, next)
+				}
+			}
+		}
+		if steps > 1 {
+			t.Errorf("%d pages differ from the next", steps)
+		}
+		between += steps
+		s.Release()
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// TestFlatWithoutMemory: when there is no memory for the copies, nothing is lost.
+func TestFlatWithoutMemory(t *testing.T) {
+	a := sharedArena(t)
+	s := flatStack(t, a)
+	defer s.Release()
+	f := newFlat(t, s, a)
+	defer f.Close()
+	for n := range Number(600) {
+		f.Read(n)[9] = 1
+	}
+	f.Prepare()
+	f.Read(7)[9] = 2
+	f.mu.Lock()
+	f.startOver() // as when an allocation has failed
+	f.mu.Unlock()
+	sealed := f.Seal()
+	defer sealed.Release()
+	for n := range Number(600) {
+		want := byte(1)
+		if n == 7 {
+			want = 2
+		}
+		if got := sealed.Get(n)[9]; got != want {
+			t.Fatalf("page %d has %d, want %d", n, got, want)
+		}
+	}
+}
+
+// TestWrittenPages: both ways to ask the host agree, but for pages of zeros.
+func TestWrittenPages(t *testing.T) {
+	h, err := openHost()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !h.scans {
+		t.Skip("this kernel has one way to ask which pages were written")
+	}
+	a := sharedArena(t)
+	s := flatStack(t, a)
+	defer s.Release()
+	f := newFlat(t, s, a)
+	defer f.Close()
+	for _, n := range []Number{0, 1, 2, 100, 139, 140, 700, 999} {
+		f.Read(n)[0]++
+	}
+	scanned, err := h.scan(f.mem, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, err := h.pagemapRuns(f.mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(scanned, listed) {
+		t.Errorf("one way finds %v, the other %v", scanned, listed)
+	}
+	_ = f.Read(500)[0]
+	if again, err := h.scan(f.mem, 0, 0); err != nil || !slices.Equal(again, scanned) {
+		t.Errorf("with a page that was only read: %v, %v", again, err)
 	}
 }

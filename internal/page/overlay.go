@@ -260,9 +260,9 @@ func (o *Overlay) Pack() {
 	o.arena.Free(free...)
 }
 
-// Unpack makes packed pages resident, so that a Seal which follows costs nothing
+// Prepare makes packed pages resident, so that a Seal which follows costs nothing
 // for them. The overlay can be used meanwhile. The error wraps ErrNoSpace.
-func (o *Overlay) Unpack() error {
+func (o *Overlay) Prepare() error {
 	const atOnce = 64 // pages for which others wait
 	for start := 0; ; start += atOnce {
 		if more, err := o.unpackNext(start, start+atOnce); err != nil || !more {

@@ -134,7 +134,7 @@ func TestPackLooksAgainAtPagesThatAreWritten(t *testing.T) {
 }
 
 // Pages come back while others are read and written.
-func TestUnpack(t *testing.T) {
+func TestPrepare(t *testing.T) {
 	const limit = 1000
 	a := NewArena()
 	o := overlayOf(t, a, limit)
@@ -152,7 +152,7 @@ func TestUnpack(t *testing.T) {
 			mustWrite(t, o, n+1)[100] = 8
 		}
 	})
-	if err := o.Unpack(); err != nil {
+	if err := o.Prepare(); err != nil {
 		t.Fatal(err)
 	}
 	others.Wait()
@@ -164,7 +164,7 @@ func TestUnpack(t *testing.T) {
 			t.Errorf("page %d is wrong", n)
 		}
 	}
-	if err := o.Unpack(); err != nil {
+	if err := o.Prepare(); err != nil {
 		t.Error(err)
 	}
 }
@@ -248,7 +248,7 @@ func BenchmarkPack(b *testing.B) {
 	b.ReportMetric(float64(o.Bytes())/pages, "B/page")
 }
 
-func BenchmarkPackAndUnpackPage(b *testing.B) {
+func BenchmarkPackAndPreparePage(b *testing.B) {
 	o := overlayOf(b, NewArena(), 2)
 	mustWriteB(b, o)
 	for b.Loop() {
@@ -265,9 +265,9 @@ func mustWriteB(b *testing.B, o *Overlay) {
 	p[7] = 1
 }
 
-// TestUnpackOfADamagedLayer: a page that cannot be read is an error, and the overlay
+// TestPrepareOfADamagedLayer: a page that cannot be read is an error, and the overlay
 // can be used and closed after it.
-func TestUnpackOfADamagedLayer(t *testing.T) {
+func TestPrepareOfADamagedLayer(t *testing.T) {
 	a := NewArena()
 	s := flatStack(t, a)
 	defer s.Release()
@@ -282,7 +282,7 @@ func TestUnpackOfADamagedLayer(t *testing.T) {
 	if err := os.Truncate(s.Layers()[0].file.path, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := Guard(o.Unpack); !errors.Is(err, ErrCorrupt) {
+	if err := Guard(o.Prepare); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("unpacking over a truncated file: %v", err)
 	}
 	if n := o.Pages(); n != 1 {

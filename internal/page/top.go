@@ -14,7 +14,9 @@ type Top interface {
 	Bytes() int
 	Resident() int
 	Pack()
-	Unpack() error
+	// Prepare does ahead, while the machine runs, what a Seal would have to do while
+	// it stands still.
+	Prepare() error
 	Seal() *Stack
 	Close()
 }

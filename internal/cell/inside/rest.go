@@ -70,7 +70,7 @@ func (s *Server) pin(_ *wire.Message, p wire.Pin) (*result, error) {
 	if !p.Pin {
 		return nil, nil
 	}
-	return nil, v.machine.Unpack()
+	return nil, v.machine.Prepare()
 }
 
 // look packs a machine unless it works, and comes back later.

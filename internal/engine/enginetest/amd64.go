@@ -1,6 +1,11 @@
 package enginetest
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"maps"
+
+	"github.com/forkd-dev/forkd/internal/page"
+)
 
 // Registers of amd64.
 const (
@@ -21,21 +26,33 @@ const (
 	x86LAPIC  = 0xfee0_0000
 	x86IOAPIC = 0xfec0_0000
 
-	x86IDT         = 0x1000 // free for programs, as is the page behind it
+	x86IDT         = 0x1000 // free for programs, as are the pages up to 0x9000
 	x86Descriptor  = 0x2000
-	x86Second      = 0x3000 // where the second vCPU starts
+	x86Second      = 0x3000 // where other vCPUs start
+	x86Programs    = 0x4000
 	x86Vector      = 0x31
 	x86TimerVector = 0x32
 	x86Code        = 0x10 // selector of the code segment, as the engine leaves it
 )
 
-// amd64 programs run in 64-bit mode, below 0x500, with memory mapped to itself.
+// amd64 programs run in 64-bit mode, with memory mapped to itself.
 var amd64 = isa{
 	ramBase:    0,
+	entry:      x86Programs,
 	deviceBase: x86Device,
 	interrupt:  x86Interrupt,
 	countPages: 4, // three of them page tables, in which most processors set bits
-	programs: map[string][]byte{
+	maxVCPUs:   16,
+	loads:      6, // one of 16 bytes is two
+	programs:   x86AllPrograms(),
+	lacks: map[string]string{
+		"masked": "a processor that halts with interrupts off is not woken by one",
+		"states": "there are no firmware calls to start and stop vCPUs; see the program restart",
+	},
+}
+
+func x86AllPrograms() map[string][]byte {
+	programs := map[string][]byte{
 		"store":     x86Program((*x86).store),
 		"load":      x86Program((*x86).load),
 		"off":       x86Program((*x86).off),
@@ -48,11 +65,14 @@ var amd64 = isa{
 		"interrupt": x86Program((*x86).handleInterrupt),
 		"timer":     x86Program((*x86).timer),
 		"poll":      x86Program((*x86).poll),
+		"touch-all": x86Program((*x86).touchAll),
 		"two":       x86Program((*x86).two),
-	},
+	}
+	maps.Copy(programs, x86ParallelPrograms())
+	return programs
 }
 
-// x86 assembles a program that starts at address 0.
+// x86 assembles a program that starts at x86Programs.
 type x86 struct{ b []byte }
 
 func x86Program(body func(*x86)) []byte {
@@ -132,13 +152,21 @@ func (a *x86) store() {
 	a.off()
 }
 
-// load reads from the device in each width.
+// load reads from the device in each width, the last time 16 bytes.
 func (a *x86) load() {
 	for i, op := range [][]byte{{0x0f, 0xb6}, {0x0f, 0xb7}, {0x8b}, {0x48, 0x8b}} {
 		a.code(op...)
 		a.at(rax, rbx, uint32(regRead+8*i))
 		a.st(rsi, uint32(8*i), rax)
 	}
+	const wide = 4 * 8
+	a.code(0x0f, 0x20, 0xe0)       // mov rax, cr4
+	a.code(0x48, 0x0d, 0, 2, 0, 0) // or rax, OSFXSR
+	a.code(0x0f, 0x22, 0xe0)       // mov cr4, rax
+	a.code(0x0f, 0x10)             // movups xmm0, the device
+	a.at(0, rbx, regRead+wide)
+	a.code(0x0f, 0x11) // movups to the shared data
+	a.at(0, rsi, wide)
 	a.off()
 }
 
@@ -185,6 +213,16 @@ func (a *x86) poll() {
 	a.off()
 }
 
+// touchAll stores in each page of data its address.
+func (a *x86) touchAll() {
+	a.movImm(rax, dataOffset)
+	start := len(a.b)
+	a.st(rax, 0, rax)
+	a.code(0x48, 0x05) // add rax, a page
+	a.b = binary.LittleEndian.AppendUint32(a.b, page.Size)
+	a.code(0xeb, byte(start-len(a.b)-2))
+}
+
 // gate makes an entry of the interrupt descriptor table (AMD64 APM volume 2, 4.8.4).
 func gate(handler int) uint64 {
 	const present, interruptGate = 1 << 47, 0xe << 40
@@ -203,7 +241,7 @@ func (a *x86) handle(vector int, body func()) {
 	a.code(0x48, 0xcf)        // iretq
 	binary.LittleEndian.PutUint32(a.b[jump:], uint32(len(a.b)-handler))
 
-	a.put64(x86IDT+16*uint32(vector), gate(handler))
+	a.put64(x86IDT+16*uint32(vector), gate(x86Programs+handler))
 	a.put64(x86IDT+16*uint32(vector)+8, 0)
 	a.put64(x86Descriptor, x86IDT<<16|0xfff)
 	a.code(0x0f, 0x01, 0x1c, 0x25) // lidt [x86Descriptor]

@@ -27,10 +27,14 @@ import (
 // isa is what the suite needs to know of an instruction set.
 type isa struct {
 	ramBase    uint64
+	entry      uint64 // where programs begin, from ramBase
 	deviceBase uint64
 	interrupt  int // the input that programs listen to
 	countPages int // that "count" writes to, or makes the processor write to
+	maxVCPUs   int // of a machine
+	loads      int // accesses of "load"
 	programs   map[string][]byte
+	lacks      map[string]string // why there is no program of that name
 }
 
 var isas = map[engine.ISA]isa{engine.RISCV64: riscv64, engine.AMD64: amd64}
@@ -54,6 +58,7 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"kick-late", testKickLate},
 		{"kick-waiting", testKickWaiting},
 		{"kick-twice", testKickTwice},
+		{"kick-at-device", testKickAtDevice},
 		{"interrupt", testInterrupt},
 		{"interrupt-pending", testInterruptPending},
 		{"timer", testTimer},
@@ -65,6 +70,7 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"save-waiting", testSaveWaiting},
 		{"load-refuses", testLoadRefuses},
 		{"seal-while-paused", testSeal},
+		{"seal-while-writing", testSealWhileWriting},
 		{"fork", testFork},
 		{"no-memory", testNoMemory},
 		{"second-vcpu", testSecondVCPU},
@@ -107,9 +113,12 @@ type fixture struct {
 // boot makes a machine that starts the program.
 func (f *fixture) boot(program string) {
 	f.t.Helper()
+	if why, ok := f.isa.lacks[program]; ok {
+		f.t.Skip(why)
+	}
 	code, ok := f.isa.programs[program]
 	if !ok {
-		f.t.Skipf("no program %q for this instruction set", program)
+		f.t.Fatalf("no program %q for this instruction set", program)
 	}
 	var err error
 	if f.arena, err = f.engine.NewArena(); err != nil {
@@ -118,10 +127,10 @@ func (f *fixture) boot(program string) {
 	stack := page.NewStack(ramPages)
 	defer stack.Release()
 	f.newMemory(stack)
-	if err := f.memory.Write(f.isa.ramBase, code); err != nil {
+	if err := f.memory.Write(f.isa.ramBase+f.isa.entry, code); err != nil {
 		f.t.Fatal(err)
 	}
-	f.make(&engine.Boot{Entry: f.isa.ramBase, Params: f.isa.ramBase + dataOffset}, nil)
+	f.make(&engine.Boot{Entry: f.isa.ramBase + f.isa.entry, Params: f.isa.ramBase + dataOffset}, nil)
 }
 
 // newMemory gives the next machine memory over a stack.
@@ -248,6 +257,7 @@ type device struct {
 	mu     sync.Mutex
 	writes []access
 	notify chan uint64 // gets what is written to regSignal, if not nil
+	onRead func()      // called for each read, if not nil
 }
 
 type access struct {
@@ -265,6 +275,9 @@ const (
 )
 
 func (d *device) Read(offset uint64, width int) uint64 {
+	if d.onRead != nil {
+		d.onRead()
+	}
 	return (0x8182838485868788 + offset) & (1<<(8*width-1)<<1 - 1)
 }
 

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,12 @@ import (
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/page"
 )
+
+// manyVCPUs are numbers of vCPUs that a machine can have, if its engine has as many.
+var manyVCPUs = []int{1, 2, 3, 4, 8, 16}
+
+// spinlockOf names the program "spinlock" for so many vCPUs.
+func spinlockOf(vcpus int) string { return fmt.Sprint("spinlock-", vcpus) }
 
 // parallelVCPUs is how many vCPUs most of the programs for several have.
 const parallelVCPUs = 4
@@ -57,6 +64,7 @@ const (
 	shareRounds = 20
 	shareCount  = 16
 	sharePages  = 0x4000
+	sweepPages  = 40
 
 	deliveries   = 40
 	deliverReady = 0x100
@@ -94,6 +102,7 @@ var parallelTests = []test{
 	{"parallel-save-load", testParallelSaveLoad},
 	{"parallel-no-memory", testParallelNoMemory},
 	{"hart-states", testStates},
+	{"restarted-vcpu", testRestart},
 }
 
 // runners runs all vCPUs until paused.
@@ -191,9 +200,16 @@ func testSums(t *testing.T, f *fixture) {
 	}
 }
 
+// testSpinlock has each number of vCPUs that there can be compete for a lock.
 func testSpinlock(t *testing.T, f *fixture) {
-	f.runParallel("spinlock", parallelVCPUs)
-	f.wantWords(map[uint64]uint64{lockWord: 0, lockFirst: parallelVCPUs * lockRounds, lockSecond: parallelVCPUs * lockRounds})
+	for _, n := range manyVCPUs {
+		if n > f.isa.maxVCPUs {
+			break
+		}
+		f.runParallel(spinlockOf(n), n)
+		total := uint64(n * lockRounds)
+		f.wantWords(map[uint64]uint64{lockWord: 0, lockFirst: total, lockSecond: total})
+	}
 }
 
 // testStream is MP with fences (unpriv 17): who sees the flag sees the number.
@@ -454,4 +470,11 @@ func testStates(t *testing.T, f *fixture) {
 	if f.word(stateAwake) == 0 {
 		t.Error("no interrupt is pending after the suspension that it ended")
 	}
+}
+
+// testRestart starts a vCPU again that is at work: it goes on elsewhere, and what it
+// was doing is over.
+func testRestart(t *testing.T, f *fixture) {
+	f.runParallel("restart", 2)
+	f.wantWords(map[uint64]uint64{stateThird: 1, stateOpaque: f.word(stateRestart)})
 }

@@ -35,7 +35,10 @@ var riscv64 = isa{
 	deviceBase: rvDevice,
 	interrupt:  rvInterrupt,
 	countPages: 1,
+	maxVCPUs:   8,
+	loads:      4,
 	programs:   rvPrograms(),
+	lacks:      map[string]string{"restart": "the program states starts a vCPU again"},
 }
 
 func rvPrograms() map[string][]byte {
@@ -55,6 +58,7 @@ func rvPrograms() map[string][]byte {
 		"poll":      rvProgram(rvPoll),
 		"touch-all": rvProgram(rvTouchAll),
 		"two":       rvProgram(rvTwo),
+		"sweep":     rvProgram(rvSweep),
 	}
 	maps.Copy(programs, rvParallelPrograms())
 	return programs
@@ -280,4 +284,24 @@ func rvTwo(a *rv.Asm) {
 	a.Label("stop")
 	rvCall(a, 0x48534d, 1)
 	a.J(zero, "stop")
+}
+
+// rvSweep stores a number in page after page, and then the next number in all of them,
+// without end. It tells when it has begun.
+func rvSweep(a *rv.Asm) {
+	a.LI(s3, 0)
+	a.LI(t1, rvPageSize)
+	a.Label("again")
+	a.I(rv.ADDI, s3, s3, 1)
+	a.LI(t0, rvRAM+dataOffset+sharePages)
+	a.LI(t2, sweepPages)
+	a.Label("next")
+	a.S(rv.SD, s3, 0, t0)
+	a.R(rv.ADD, t0, t0, t1)
+	a.I(rv.ADDI, t2, t2, -1)
+	a.B(rv.BNE, t2, zero, "next")
+	a.LI(t0, 1)
+	a.B(rv.BNE, s3, t0, "again")
+	a.S(rv.SD, s3, regSignal, s0)
+	a.J(zero, "again")
 }

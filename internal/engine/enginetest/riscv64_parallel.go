@@ -20,12 +20,14 @@ const (
 // rvParallelPrograms returns the programs for several vCPUs.
 func rvParallelPrograms() map[string][]byte {
 	programs := map[string][]byte{"states": rvProgram(rvStates)}
+	for _, n := range manyVCPUs {
+		programs[spinlockOf(n)] = rvProgram(func(a *rv.Asm) { rvParallel(a, n, rvSpinlock) })
+	}
 	for name, p := range map[string]struct {
 		vcpus int
 		body  func(*rv.Asm)
 	}{
 		"sums":       {parallelVCPUs, rvSums},
-		"spinlock":   {parallelVCPUs, rvSpinlock},
 		"stream":     {2, rvStream},
 		"sb":         {2, rvLitmus(rvStoreLoad(true))},
 		"sb-relaxed": {2, rvLitmus(rvStoreLoad(false))},

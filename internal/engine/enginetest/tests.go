@@ -30,9 +30,21 @@ func testStore(t *testing.T, f *fixture) {
 func testLoad(t *testing.T, f *fixture) {
 	f.boot("load")
 	f.run(engine.Off)
+	f.wantLoaded()
+}
+
+// wantLoaded checks what the program "load" leaves.
+func (f *fixture) wantLoaded() {
+	f.t.Helper()
 	for i, want := range []uint64{0xc8, 0x87d0, 0x858687d8, 0x81828384858687e0} {
 		if got := f.word(uint64(8 * i)); got != want {
-			t.Errorf("load of %d bytes gave %#x, want %#x", 1<<i, got, want)
+			f.t.Errorf("load of %d bytes gave %#x, want %#x", 1<<i, got, want)
+		}
+	}
+	for i := 4; i < f.isa.loads; i++ { // of an access that is wider than a register
+		at := uint64(8 * i)
+		if got, want := f.word(at), 0x8182838485868788+regRead+at; got != want {
+			f.t.Errorf("word %d of a wide load gave %#x, want %#x", i-4, got, want)
 		}
 	}
 }
@@ -105,6 +117,34 @@ func testKickTwice(t *testing.T, f *fixture) {
 	v.Kick()
 	if exit := await(t, done); exit != engine.Kicked {
 		t.Errorf("Run returned %v", exit)
+	}
+}
+
+// testKickAtDevice kicks the vCPU in each access to the device, and goes on in another
+// machine every time: none is made twice, and the guest gets its answers.
+func testKickAtDevice(t *testing.T, f *fixture) {
+	f.boot("load")
+	reads := 0
+	for {
+		f.device.onRead = func() {
+			reads++
+			f.vm.VCPUs()[0].Kick()
+		}
+		exit, err := f.vm.VCPUs()[0].Run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit != engine.Kicked {
+			break
+		}
+		if reads > f.isa.loads {
+			t.Fatalf("the device was read %d times, want %d", reads, f.isa.loads)
+		}
+		f.make(nil, f.parse(f.save()))
+	}
+	f.wantLoaded()
+	if reads != f.isa.loads {
+		t.Errorf("the device was read %d times, want %d", reads, f.isa.loads)
 	}
 }
 
@@ -334,6 +374,75 @@ func testSeal(t *testing.T, f *fixture) {
 	if got := leU64(stack.Get(dataOffset >> page.Shift)[:]); got != count {
 		t.Errorf("the sealed page has %d, want %d", got, count)
 	}
+}
+
+// testSealWhileWriting seals the memory of a guest that writes to page after page
+// without pause, again and again, with what can be done ahead done ahead: each stack is
+// of one instant, that of the state, and so a fork goes on from there.
+func testSealWhileWriting(t *testing.T, f *fixture) {
+	f.boot("sweep")
+	done := f.begin()
+	vm, overlay := f.vm, f.overlay
+	resume := func() {
+		f.vm, f.overlay = vm, overlay
+		done = f.start()
+	}
+	last := uint64(0)
+	for round := range 40 {
+		time.Sleep(time.Millisecond) // the guest is anywhere by then
+		if err := overlay.Prepare(); err != nil {
+			t.Fatal(err)
+		}
+		f.pause(done)
+		saved, parent := f.save(), f.memory
+		stack := overlay.Seal()
+		f.memory.Invalidate()
+		first := wantSweep(t, func(n page.Number) *page.Page { return stack.Get(n) })
+		if first < last {
+			t.Errorf("the guest stored %d, and before that %d", first, last)
+		}
+		last = first
+		if round%8 == 0 {
+			f.newMemory(stack)
+			f.make(nil, f.parse(saved))
+			child := f.start()
+			for f.sweepWord() < first+2 {
+				time.Sleep(time.Millisecond)
+			}
+			f.pause(child)
+			wantSweep(t, func(n page.Number) *page.Page { return f.overlay.Read(n) })
+		}
+		f.memory = parent
+		stack.Release()
+		resume()
+	}
+	f.pause(done)
+}
+
+// sweepWord returns what "sweep" has stored first, while it may store.
+func (f *fixture) sweepWord() uint64 {
+	got := make(chan uint64, 1)
+	f.vm.Post(func() { got <- f.word(sharePages) })
+	return await(f.t, got)
+}
+
+// wantSweep checks that pages are as "sweep" has them between two instructions: all up
+// to one have a number, and those behind it the number before. It returns the first.
+func wantSweep(t *testing.T, get func(page.Number) *page.Page) uint64 {
+	t.Helper()
+	const start = (dataOffset + sharePages) >> page.Shift
+	first := leU64(get(start)[:])
+	want := first
+	for n := range page.Number(sweepPages) {
+		got := leU64(get(start + n)[:])
+		if got == first-1 {
+			want = got
+		}
+		if got != want {
+			t.Fatalf("page %d has %d, the first %d", n, got, first)
+		}
+	}
+	return first
 }
 
 // testFork runs two children over one sealed stack: neither sees the other.

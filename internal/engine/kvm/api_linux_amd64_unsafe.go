@@ -4,7 +4,6 @@ package kvm
 
 import (
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"unsafe"
 
@@ -156,33 +155,43 @@ type (
 func call(fd int, r request, arg uintptr) (int, error) {
 	for {
 		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(r), arg)
-		switch {
-		case e == 0:
-			return int(n), nil
-		case e != unix.EINTR || r == run:
-			return 0, e
+		if done, err := finished(r, e); done {
+			return int(n), err
 		}
 	}
 }
 
-// give makes a request with a structure, which the kernel may change.
-func give[T any](fd int, r request, arg *T) error {
-	_, err := call(fd, r, uintptr(unsafe.Pointer(arg)))
-	runtime.KeepAlive(arg)
-	if err != nil {
-		return fmt.Errorf("KVM request %#x: %w", uintptr(r), err)
+// finished tells whether a request has been made, and its error: one that a signal has
+// interrupted is made again, but not that which runs a vCPU.
+func finished(r request, e unix.Errno) (bool, error) {
+	switch {
+	case e == 0:
+		return true, nil
+	case e == unix.EINTR && r != run:
+		return false, nil
 	}
-	return nil
+	return true, e
 }
 
-// count is give for requests that return a number.
+// count makes a request with a structure, which the kernel may change, and returns the
+// number that it returns.
 func count[T any](fd int, r request, arg *T) (int, error) {
-	n, err := call(fd, r, uintptr(unsafe.Pointer(arg)))
-	runtime.KeepAlive(arg)
-	if err != nil {
-		return 0, fmt.Errorf("KVM request %#x: %w", uintptr(r), err)
+	for {
+		// The structure may be on the stack, so its address must be taken right here.
+		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(r), uintptr(unsafe.Pointer(arg)))
+		switch done, err := finished(r, e); {
+		case done && err != nil:
+			return 0, fmt.Errorf("KVM request %#x: %w", uintptr(r), err)
+		case done:
+			return int(n), nil
+		}
 	}
-	return n, nil
+}
+
+// give is count for requests that return nothing else.
+func give[T any](fd int, r request, arg *T) error {
+	_, err := count(fd, r, arg)
+	return err
 }
 
 // bytesOf returns the memory of a structure without pointers.

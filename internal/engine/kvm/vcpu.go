@@ -52,14 +52,9 @@ func (v *vcpu) close() error {
 	return err
 }
 
-// Kick implements engine.VCPU.
+// Kick implements engine.VCPU. The vCPU leaves the guest, or does not enter it.
 func (v *vcpu) Kick() {
 	v.kicked.Store(true)
-	v.leave()
-}
-
-// leave has the vCPU leave the guest, or not enter it, and look what there is to do.
-func (v *vcpu) leave() {
 	v.shared.setImmediateExit(1)
 	if thread := v.thread.Load(); thread != 0 {
 		// The thread may have gone: then nobody is in the guest either.
@@ -97,6 +92,8 @@ func (v *vcpu) Run() (engine.Exit, error) {
 	if err := v.vm.start(); err != nil {
 		return 0, err
 	}
+	v.vm.enter()
+	defer v.vm.leave()
 	thread := unix.Gettid()
 	v.used.Add(-threadTime(thread))
 	v.thread.Store(int64(thread))
@@ -106,10 +103,12 @@ func (v *vcpu) Run() (engine.Exit, error) {
 	}()
 	for {
 		v.shared.setImmediateExit(0)
-		if v.kicked.Swap(false) {
-			return engine.Kicked, v.complete()
+		if failed := v.vm.failed.Load(); failed != nil {
+			return 0, *failed
 		}
-		v.vm.runPosts()
+		if v.kicked.Swap(false) {
+			return v.complete()
+		}
 		exit, done, err := v.step()
 		if done || err != nil {
 			return exit, err
@@ -117,18 +116,16 @@ func (v *vcpu) Run() (engine.Exit, error) {
 	}
 }
 
-// complete has the guest see the answer to its last exit, without executing on.
-func (v *vcpu) complete() error {
-	if !v.pending {
-		return nil
+// complete has the guest see the answer to its last exit, without executing on. An
+// instruction that accesses devices more than once is at all of them before it ends.
+func (v *vcpu) complete() (engine.Exit, error) {
+	for v.pending {
+		v.shared.setImmediateExit(1)
+		if exit, done, err := v.step(); done || err != nil {
+			return exit, err
+		}
 	}
-	v.shared.setImmediateExit(1)
-	_, err := call(v.fd, run, 0)
-	if err != nil && err != unix.EINTR {
-		return fmt.Errorf("completing an exit of vCPU %d: %w", v.id, err)
-	}
-	v.pending = false
-	return nil
+	return engine.Kicked, nil
 }
 
 // step executes guest code until there is something to do, and does it.

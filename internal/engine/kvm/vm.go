@@ -47,7 +47,10 @@ type vm struct {
 
 	devices sync.Mutex // held by whoever is at the devices, the ports, or posts
 
-	posts engine.Posts
+	posts   engine.Posts
+	running atomic.Int32          // vCPUs in Run; a vCPU leaves under devices
+	serving atomic.Bool           // a goroutine calls what was posted
+	failed  atomic.Pointer[error] // of something posted: the machine cannot go on
 }
 
 func newVM(e *Engine, cfg engine.Config) (m *vm, err error) {
@@ -138,17 +141,61 @@ func (l *line) Set(high bool) {
 	}
 }
 
-// Post implements engine.VM.
+// Post implements engine.VM. While vCPUs are in Run, a goroutine beside them calls
+// what was posted: no vCPU has to leave the guest for it, and one that waits is woken
+// by the interrupt that comes of it.
 func (m *vm) Post(fn func()) {
 	m.posts.Add(fn)
-	m.vcpus[0].leave()
+	if m.running.Load() > 0 {
+		m.serve()
+	}
+}
+
+// serve has what was posted called soon, unless that is under way.
+func (m *vm) serve() {
+	if !m.posts.Pending() || m.serving.Swap(true) {
+		return
+	}
+	go func() {
+		err := page.Guard(func() error {
+			m.posts.Run(m.whileRunning)
+			return nil
+		})
+		m.serving.Store(false)
+		if err != nil {
+			m.failed.CompareAndSwap(nil, &err)
+			m.vcpus[0].Kick()
+			return
+		}
+		if m.running.Load() > 0 {
+			m.serve()
+		}
+	}()
+}
+
+// whileRunning calls fn as atDevices does, if a vCPU is in Run and stays there.
+func (m *vm) whileRunning(fn func()) {
+	m.atDevices(func() {
+		if m.running.Load() > 0 {
+			fn()
+		}
+	})
+}
+
+// enter notes that a vCPU is in Run, and calls what was posted before.
+func (m *vm) enter() {
+	m.running.Add(1)
+	m.posts.Run(m.atDevices)
+}
+
+// leave notes that a vCPU is not in Run any more. When it was the last one, nothing
+// that was posted is being called.
+func (m *vm) leave() {
+	m.atDevices(func() { m.running.Add(-1) })
 }
 
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
-
-// runPosts runs what was posted.
-func (m *vm) runPosts() { m.posts.Run(m.atDevices) }
 
 // atDevices calls fn, which may use devices and guest memory as they do.
 func (m *vm) atDevices(fn func()) {
