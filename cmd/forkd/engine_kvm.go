@@ -3,11 +3,14 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/kvm"
 	"github.com/forkd-dev/forkd/internal/jail"
+	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -33,5 +36,5 @@ func kvmOfCell() (func() engine.Engine, jail.Profile, error) {
 	if err != nil {
 		return nil, jail.Profile{}, err
 	}
-	return func() engine.Engine { return e }, jail.Profile{Requests: kvm.Requests()}, nil
+	return func() engine.Engine { return e }, jail.Profile{Requests: slices.Concat(kvm.Requests(), page.Requests())}, nil
 }
