@@ -136,6 +136,23 @@ func TestPromises(t *testing.T) {
 	}
 }
 
+func TestHogIsAnException(t *testing.T) {
+	var a average
+	for range 8 {
+		a.learn(1*mib, averageWeight)
+	}
+	a.learn(2048*mib, averageWeight)
+	if a.mean > 3*mib {
+		t.Errorf("after one hog the mean is %g MiB", a.mean/mib)
+	}
+	for range 40 {
+		a.learn(512*mib, averageWeight)
+	}
+	if a.mean < 400*mib {
+		t.Errorf("if all are large the mean is %g MiB", a.mean/mib)
+	}
+}
+
 func TestAverage(t *testing.T) {
 	var a average
 	for _, v := range []float64{4, 8} {

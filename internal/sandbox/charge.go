@@ -101,6 +101,16 @@ func (a *average) add(v float64, most int) {
 	a.mean += (v - a.mean) / float64(a.n)
 }
 
+// A value counts for no more than so many times the mean, and something: that one child
+// was a hog does not mean that all others will be.
+const (
+	outlier = 4
+	modest  = 4 << 20 // bytes
+)
+
+// learn is add for a value that may be far off.
+func (a *average) learn(v float64, most int) { a.add(min(v, outlier*a.mean+modest), most) }
+
 // averages are what children had for themselves when they ended, by tag.
 type averages struct {
 	mu  sync.Mutex
@@ -126,7 +136,7 @@ func (a *averages) learn(b *box) {
 		a.all = make(map[string]average)
 	}
 	v := a.all[b.tag]
-	v.add(float64(b.machine.MemoryBytes()), averageWeight)
+	v.learn(float64(b.machine.MemoryBytes()), averageWeight)
 	a.all[b.tag] = v
 }
 
