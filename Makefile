@@ -36,8 +36,8 @@ bench-e2b: build ## measure what users of E2B's npm package feel (needs node and
 test: build ## run the whole test suite
 	$(GO) test -timeout 30m ./...
 
-test-kvm: ## run the tests of the engine kvm, in an emulated host (needs qemu-system-x86)
-	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/engine/kvm ./internal/e2e/kvm
+test-kvm: ## run the tests of the engine kvm and of jails, in an emulated host (needs qemu-system-x86)
+	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/jail ./internal/engine/kvm ./internal/e2e/kvm
 
 test-go-std: build ## run many of Go's own tests in a guest, on both executors
 	FORKD_TEST_GO_STD=1 $(GO) test -timeout 3h -run TestGoStandardLibrary -v ./internal/e2e

@@ -203,6 +203,30 @@ func (e SandboxInfoState) Valid() bool {
 	}
 }
 
+// Defines values for ShortageResource.
+const (
+	ShortageResourceDescriptors ShortageResource = "descriptors"
+	ShortageResourceDisk        ShortageResource = "disk"
+	ShortageResourceMemory      ShortageResource = "memory"
+	ShortageResourceSandboxes   ShortageResource = "sandboxes"
+)
+
+// Valid indicates whether the value is a known member of the ShortageResource enum.
+func (e ShortageResource) Valid() bool {
+	switch e {
+	case ShortageResourceDescriptors:
+		return true
+	case ShortageResourceDisk:
+		return true
+	case ShortageResourceMemory:
+		return true
+	case ShortageResourceSandboxes:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for SnapshotRequestLanguages.
 const (
 	SnapshotRequestLanguagesBash       SnapshotRequestLanguages = "bash"
@@ -452,6 +476,9 @@ type Error struct {
 
 	// Hint What to do about it.
 	Hint string `json:"hint,omitempty"`
+
+	// Shortage What the host lacks, for the code capacity_exceeded and for no_space, if it refuses before it begins.
+	Shortage *Shortage `json:"shortage,omitempty"`
 }
 
 // ErrorCode What was wrong, for programs; see the table above. A later version may add codes.
@@ -643,11 +670,28 @@ type ForkRequest struct {
 	AutoResume bool `json:"auto_resume,omitempty"`
 	Count      *int `json:"count,omitempty"`
 
+	// CPUWeight Its share of the processors where sandboxes compete; 100 when left out.
+	CPUWeight *int `json:"cpu_weight,omitempty"`
+
+	// CPUs Processors' worth of time that its vCPUs get together, at most. A guest that wants more runs slower.
+	CPUs *float64 `json:"cpus,omitempty"`
+
+	// DiskBytesPerSec What it may read from and write to its disks together; who is faster waits.
+	DiskBytesPerSec *int64 `json:"disk_bytes_per_sec,omitempty"`
+
+	// DiskLimitMiB What it may write to its disk besides what that had; more is ENOSPC to who writes.
+	DiskLimitMiB *int `json:"disk_limit_mib,omitempty"`
+
 	// Env Variables for every command, process and run in it, under those of the request at hand. At most 256 with 64 KiB.
 	Env map[string]string `json:"env,omitempty"`
 
 	// FromSandbox Id of a sandbox to fork from.
 	FromSandbox string `json:"from_sandbox,omitempty"`
+
+	// IdleTimeoutSecs How long, over 0 and up to 31536000 seconds, nobody may use it until its lifetime is over, as on_timeout says; a
+	// workspace is suspended. A command, evaluation, attachment, watch or connection to a port counts as use as long as it
+	// lasts, and a process that lives on its own as long as it runs.
+	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
 
 	// LiveFork Changes nothing: every sandbox can be branched live.
 	LiveFork bool `json:"live_fork,omitempty"`
@@ -661,11 +705,17 @@ type ForkRequest struct {
 	// N Number of children; 1 when left out.
 	N *int `json:"n,omitempty"`
 
+	// NetBytesPerSec What it may send and receive on its connections together; who is faster waits.
+	NetBytesPerSec *int64 `json:"net_bytes_per_sec,omitempty"`
+
 	// OnTimeout What happens when its lifetime is over; kill when left out.
 	OnTimeout TimeoutAction `json:"on_timeout,omitempty"`
 
 	// PerChildNetns Not in this build.
 	PerChildNetns bool `json:"per_child_netns,omitempty"`
+
+	// PIDsLimit Processes and threads that it may have, warm interpreters among them; more is EAGAIN to who wants to start one.
+	PIDsLimit *int `json:"pids_limit,omitempty"`
 
 	// Prewarm Refresh each child before the answer instead of before its first use.
 	Prewarm     bool   `json:"prewarm,omitempty"`
@@ -689,6 +739,32 @@ type HubURL = string
 
 // Language python when left out. Only without a context.
 type Language string
+
+// Limits What a sandbox may take of its host, besides memory. What is left out is not limited.
+type Limits struct {
+	// CPUWeight Its share of the processors where sandboxes compete; 100 when left out.
+	CPUWeight *int `json:"cpu_weight,omitempty"`
+
+	// CPUs Processors' worth of time that its vCPUs get together, at most. A guest that wants more runs slower.
+	CPUs *float64 `json:"cpus,omitempty"`
+
+	// DiskBytesPerSec What it may read from and write to its disks together; who is faster waits.
+	DiskBytesPerSec *int64 `json:"disk_bytes_per_sec,omitempty"`
+
+	// DiskLimitMiB What it may write to its disk besides what that had; more is ENOSPC to who writes.
+	DiskLimitMiB *int `json:"disk_limit_mib,omitempty"`
+
+	// IdleTimeoutSecs How long, over 0 and up to 31536000 seconds, nobody may use it until its lifetime is over, as on_timeout says; a
+	// workspace is suspended. A command, evaluation, attachment, watch or connection to a port counts as use as long as it
+	// lasts, and a process that lives on its own as long as it runs.
+	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
+
+	// NetBytesPerSec What it may send and receive on its connections together; who is faster waits.
+	NetBytesPerSec *int64 `json:"net_bytes_per_sec,omitempty"`
+
+	// PIDsLimit Processes and threads that it may have, warm interpreters among them; more is EAGAIN to who wants to start one.
+	PIDsLimit *int `json:"pids_limit,omitempty"`
+}
 
 // Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
 type Metadata map[string]string
@@ -912,8 +988,20 @@ type SandboxInfo struct {
 	AutoResume bool `json:"auto_resume"`
 
 	// BranchedFrom Id of the sandbox that it was forked from, directly or through a branch.
-	BranchedFrom  string `json:"branched_from,omitempty"`
-	CreatedAtUnix int64  `json:"created_at_unix"`
+	BranchedFrom string `json:"branched_from,omitempty"`
+
+	// CPUWeight Its share of the processors where sandboxes compete; 100 when left out.
+	CPUWeight *int `json:"cpu_weight,omitempty"`
+
+	// CPUs Processors' worth of time that its vCPUs get together, at most. A guest that wants more runs slower.
+	CPUs          *float64 `json:"cpus,omitempty"`
+	CreatedAtUnix int64    `json:"created_at_unix"`
+
+	// DiskBytesPerSec What it may read from and write to its disks together; who is faster waits.
+	DiskBytesPerSec *int64 `json:"disk_bytes_per_sec,omitempty"`
+
+	// DiskLimitMiB What it may write to its disk besides what that had; more is ENOSPC to who writes.
+	DiskLimitMiB *int `json:"disk_limit_mib,omitempty"`
 
 	// DiskMiB Size of the writable disk.
 	DiskMiB int    `json:"disk_mib,omitempty"`
@@ -928,6 +1016,11 @@ type SandboxInfo struct {
 	// ID `sb` and twelve hexadecimal digits.
 	ID string `json:"id"`
 
+	// IdleTimeoutSecs How long, over 0 and up to 31536000 seconds, nobody may use it until its lifetime is over, as on_timeout says; a
+	// workspace is suspended. A command, evaluation, attachment, watch or connection to a port counts as use as long as it
+	// lasts, and a process that lives on its own as long as it runs.
+	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
+
 	// MemoryLimitMiB Null for the guest's whole RAM.
 	MemoryLimitMiB *int `json:"memory_limit_mib"`
 
@@ -936,6 +1029,9 @@ type SandboxInfo struct {
 
 	// Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
 	Metadata Metadata `json:"metadata"`
+
+	// NetBytesPerSec What it may send and receive on its connections together; who is faster waits.
+	NetBytesPerSec *int64 `json:"net_bytes_per_sec,omitempty"`
 
 	// Netns Its network namespace; null without a network.
 	Netns *string `json:"netns"`
@@ -948,6 +1044,9 @@ type SandboxInfo struct {
 
 	// PID The process that it lives in, or has lived in; 0 if it is paused.
 	PID int `json:"pid"`
+
+	// PIDsLimit Processes and threads that it may have, warm interpreters among them; more is EAGAIN to who wants to start one.
+	PIDsLimit *int `json:"pids_limit,omitempty"`
 
 	// PrivateKiB Memory and disk that only this sandbox has.
 	PrivateKiB int64 `json:"private_kib"`
@@ -991,6 +1090,22 @@ type SandboxMetrics struct {
 	Time         time.Time `json:"time"`
 	VCPUs        int       `json:"vcpus"`
 }
+
+// Shortage What a refused request needed of the host and what there was. Memory and disk are in bytes.
+type Shortage struct {
+	// Free What could be given, less the reserve and what is promised to sandboxes that run.
+	Free int64 `json:"free"`
+
+	// Held What sandboxes of this daemon hold or are promised.
+	Held int64 `json:"held"`
+
+	// Needed What the request would take.
+	Needed   int64            `json:"needed"`
+	Resource ShortageResource `json:"resource"`
+}
+
+// ShortageResource defines model for Shortage.Resource.
+type ShortageResource string
 
 // SignalRequest defines model for SignalRequest.
 type SignalRequest struct {
@@ -1241,12 +1356,35 @@ type WatchEventKind string
 // Workspace A named sandbox that outlives the daemon.
 type Workspace struct {
 	// BaseTag What it was made from.
-	BaseTag       string `json:"base_tag"`
-	CreatedAtUnix int64  `json:"created_at_unix"`
+	BaseTag string `json:"base_tag"`
+
+	// CPUWeight Its share of the processors where sandboxes compete; 100 when left out.
+	CPUWeight *int `json:"cpu_weight,omitempty"`
+
+	// CPUs Processors' worth of time that its vCPUs get together, at most. A guest that wants more runs slower.
+	CPUs          *float64 `json:"cpus,omitempty"`
+	CreatedAtUnix int64    `json:"created_at_unix"`
+
+	// DiskBytesPerSec What it may read from and write to its disks together; who is faster waits.
+	DiskBytesPerSec *int64 `json:"disk_bytes_per_sec,omitempty"`
+
+	// DiskLimitMiB What it may write to its disk besides what that had; more is ENOSPC to who writes.
+	DiskLimitMiB *int `json:"disk_limit_mib,omitempty"`
+
+	// IdleTimeoutSecs How long, over 0 and up to 31536000 seconds, nobody may use it until its lifetime is over, as on_timeout says; a
+	// workspace is suspended. A command, evaluation, attachment, watch or connection to a port counts as use as long as it
+	// lasts, and a process that lives on its own as long as it runs.
+	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
 
 	// MemoryLimitMiB Null for the guest's whole RAM.
 	MemoryLimitMiB *int   `json:"memory_limit_mib"`
 	Name           string `json:"name"`
+
+	// NetBytesPerSec What it may send and receive on its connections together; who is faster waits.
+	NetBytesPerSec *int64 `json:"net_bytes_per_sec,omitempty"`
+
+	// PIDsLimit Processes and threads that it may have, warm interpreters among them; more is EAGAIN to who wants to start one.
+	PIDsLimit *int `json:"pids_limit,omitempty"`
 
 	// SandboxID Its sandbox, while it runs.
 	SandboxID string `json:"sandbox_id,omitempty"`
@@ -1267,9 +1405,32 @@ type WorkspaceState string
 
 // WorkspaceRequest defines model for WorkspaceRequest.
 type WorkspaceRequest struct {
+	// CPUWeight Its share of the processors where sandboxes compete; 100 when left out.
+	CPUWeight *int `json:"cpu_weight,omitempty"`
+
+	// CPUs Processors' worth of time that its vCPUs get together, at most. A guest that wants more runs slower.
+	CPUs *float64 `json:"cpus,omitempty"`
+
+	// DiskBytesPerSec What it may read from and write to its disks together; who is faster waits.
+	DiskBytesPerSec *int64 `json:"disk_bytes_per_sec,omitempty"`
+
+	// DiskLimitMiB What it may write to its disk besides what that had; more is ENOSPC to who writes.
+	DiskLimitMiB *int `json:"disk_limit_mib,omitempty"`
+
+	// IdleTimeoutSecs How long, over 0 and up to 31536000 seconds, nobody may use it until its lifetime is over, as on_timeout says; a
+	// workspace is suspended. A command, evaluation, attachment, watch or connection to a port counts as use as long as it
+	// lasts, and a process that lives on its own as long as it runs.
+	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
+
 	// MemoryLimitMiB Private memory it may use; the guest's whole RAM when left out.
 	MemoryLimitMiB *int   `json:"memory_limit_mib,omitempty"`
 	Name           string `json:"name"`
+
+	// NetBytesPerSec What it may send and receive on its connections together; who is faster waits.
+	NetBytesPerSec *int64 `json:"net_bytes_per_sec,omitempty"`
+
+	// PIDsLimit Processes and threads that it may have, warm interpreters among them; more is EAGAIN to who wants to start one.
+	PIDsLimit *int `json:"pids_limit,omitempty"`
 
 	// SnapshotTag What it starts from.
 	SnapshotTag string `json:"snapshot_tag"`

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/forkd-dev/forkd/api"
 )
@@ -15,9 +17,14 @@ type Error struct {
 	Status     int           // of the HTTP answer; 0 if it came in a stream
 	Code       api.ErrorCode // stable
 	Message    string
-	Hint       string   // what to do about it, may be empty
-	Dependents []string // what still depends on the thing, for the code in_use
+	Hint       string        // what to do about it, may be empty
+	Dependents []string      // what still depends on the thing, for the code in_use
+	Shortage   *Shortage     // what the host lacks, if that is why nothing was begun
+	RetryAfter time.Duration // when asking again makes sense, for the status 503
 }
+
+// Shortage is what a refused request needed of the host, and what there was.
+type Shortage = api.Shortage
 
 func (e *Error) Error() string { return e.Message }
 
@@ -53,7 +60,7 @@ func (e *LostError) Error() string {
 func (e *LostError) Unwrap() error { return e.Err }
 
 func fromBody(status int, body *api.Error) *Error {
-	return &Error{Status: status, Code: body.Code, Message: body.Error, Hint: body.Hint, Dependents: body.Dependents}
+	return &Error{Status: status, Code: body.Code, Message: body.Error, Hint: body.Hint, Dependents: body.Dependents, Shortage: body.Shortage}
 }
 
 // maxErrorBody bounds what is read of an error, whoever sent it.
@@ -75,5 +82,9 @@ func fromResponse(resp *http.Response) error {
 			Hint:    "check that FORKD_URL names a forkd daemon",
 		}
 	}
-	return fromBody(resp.StatusCode, &body)
+	e := fromBody(resp.StatusCode, &body)
+	if secs, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil {
+		e.RetryAfter = time.Duration(secs) * time.Second
+	}
+	return e
 }

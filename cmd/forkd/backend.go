@@ -9,7 +9,7 @@ import (
 
 // openDomain opens the domain in a home.
 func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (*sandbox.Manager, error) {
-	program, err := cells(home, c)
+	program, err := cells(home, c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -18,6 +18,7 @@ func openDomain(ctx context.Context, home string, c *choice, log *slog.Logger) (
 		Agent:   guestAgent,
 		Engine:  c.describe(),
 		Cells:   program,
+		Child:   c.child,
 		Log:     log,
 		Version: buildVersion(),
 	})

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -13,6 +15,9 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
+	"github.com/forkd-dev/forkd/internal/daemon"
+	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
@@ -30,32 +35,51 @@ const (
 // asking the host.
 const reservedPages = 32 << 20 / page.Size
 
+// jailEnv switches the jail of cells off, for hosts that offer nothing of what it is
+// built of.
+const jailEnv = "FORKD_JAIL"
+
 // cells returns what starts cells for an engine: this program.
-func cells(home string, c *choice) (*cell.Program, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
+func cells(home string, c *choice, log *slog.Logger) (*cell.Program, error) {
 	// For what the runtime of a cell has to say that fails. The descriptor stays open as
 	// long as the daemon runs.
-	log, err := os.OpenFile(filepath.Join(home, "cells.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	complaints, err := os.OpenFile(filepath.Join(home, "cells.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	env := []string{engineEnv + "=" + c.name}
-	for _, name := range []string{aloneEnv, "FORKD_JIT", "GODEBUG", "GOGC"} {
+	for _, name := range []string{aloneEnv, jailEnv, "FORKD_JIT", "GODEBUG", "GOGC"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
 	}
-	return &cell.Program{Path: self, Args: []string{"cell"}, Env: env, Log: log}, nil
+	p := &cell.Program{Args: []string{"forkd", "cell"}, Env: env, Log: complaints}
+	if c.device != "" {
+		if p.Device, err = os.OpenFile(c.device, os.O_RDWR, 0); err != nil {
+			return nil, err
+		}
+	}
+	if os.Getenv(jailEnv) == "off" {
+		log.Warn("processes of machines are not confined", jailEnv, "off")
+		return p, nil
+	}
+	if p.Jail, err = jail.New(jail.Config{Group: groupName(home)}); err != nil {
+		return nil, &daemon.Error{Message: err.Error(), Hint: "`forkd doctor` tells more; FORKD_JAIL=off does without, for guests that you trust"}
+	}
+	return p, nil
+}
+
+// groupName names the cgroup of the cells of a home.
+func groupName(home string) string {
+	sum := sha256.Sum256([]byte(home))
+	return fmt.Sprintf("forkd-%x", sum[:6])
 }
 
 // serveCell is a cell.
-func serveCell(name string) error {
+func serveCell(id string) error {
 	// What ends the daemon, from a terminal or a service manager, is not for cells.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
-	chosen, err := chooseEngine()
+	name, open, profile, err := engineOfCell()
 	if err != nil {
 		return err
 	}
@@ -78,11 +102,22 @@ func serveCell(name string) error {
 	}
 	listener.SetUnlinkOnClose(false) // the name is the daemon's
 	cfg := inside.Config{
-		Name: name, Listener: listener, NewEngine: chosen.open, Scratch: os.NewFile(cell.ScratchFD, "scratch"),
+		Name: id, Listener: listener, NewEngine: open, Scratch: os.NewFile(cell.ScratchFD, "scratch"),
 		Idle: idleCell, Alone: alone,
 	}
-	if chosen.name == engineSoft {
+	if name == engineSoft {
 		cfg.Reserve = reservedPages
+		// Without it everything works, but others on this host wait longer for a processor.
+		_ = sched.GiveWay()
+	}
+	if os.Getenv(jailEnv) != "off" {
+		report, err := jail.Enter(profile)
+		if err != nil {
+			return err
+		}
+		for _, gap := range report.Gaps() {
+			cfg.Jail = append(cfg.Jail, fmt.Sprintf("%s %s: %s", gap.Wall, gap.State, gap.Detail))
+		}
 	}
 	s, err := inside.New(cfg)
 	if err != nil {

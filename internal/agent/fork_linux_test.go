@@ -23,7 +23,9 @@ func identity(generation uint64) *wire.Refresh {
 		BootID:     fmt.Sprintf("%08x-0000-4000-8000-000000000000", generation),
 		Hostname:   fmt.Sprintf("child-%d", generation),
 	}
-	r.Entropy[0] = byte(generation)
+	for i := range r.Entropy {
+		r.Entropy[i] = byte(generation) + byte(i)
+	}
 	return r
 }
 
@@ -38,7 +40,14 @@ func (f *fixture) read(t *testing.T, name string) string {
 
 func TestRefreshChangesIdentity(t *testing.T) {
 	f := newGuest(t)
-	for generation := uint64(1); generation <= 3; generation++ {
+	for generation := uint64(1); generation <= 4; generation++ {
+		if generation == 3 {
+			for name, made := range map[string]string{"machine-id": "", "hosts": strings.Repeat("192.0.2.1 other\n", 100), "hostname": "x"} {
+				if err := os.WriteFile(filepath.Join(f.dir, "identity", name), []byte(made), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 		if _, err := f.Quiesce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +58,7 @@ func TestRefreshChangesIdentity(t *testing.T) {
 		if err := f.Refresh(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.kernel.state(); got.entropy != r.Entropy || got.clock != r.WallNS || got.hostname != r.Hostname {
+		if got := f.kernel.state(); got.entropy != string(r.Entropy[:40]) || got.clock != r.WallNS || got.hostname != r.Hostname {
 			t.Errorf("kernel has %+v, want %+v", got, r)
 		}
 		for name, want := range map[string]string{
@@ -66,15 +75,21 @@ func TestRefreshChangesIdentity(t *testing.T) {
 			t.Errorf("info is %+v, %v", info, err)
 		}
 	}
-	again := identity(3)
+	again := identity(4)
 	again.WallNS = 1
 	if err := f.Refresh(t.Context(), again); err != nil || f.kernel.state().clock == 1 {
 		t.Errorf("a generation in force was applied again: %v", err)
 	}
-	wantCode(t, f.Refresh(t.Context(), identity(2)), wire.CodeBadRequest)
+	wantCode(t, f.Refresh(t.Context(), identity(3)), wire.CodeBadRequest)
+	if err := os.Truncate(filepath.Join(f.dir, "identity", "boot_id"), 0); err != nil {
+		t.Fatal(err)
+	}
 	// Without a quiesce before it, a refresh does it all by itself.
 	if err := f.Refresh(t.Context(), identity(9)); err != nil || f.kernel.state().hostname != "child-9" {
 		t.Errorf("%v, %+v", err, f.kernel.state())
+	}
+	if got, want := f.read(t, "boot_id"), identity(9).BootID+"\n"; got != want {
+		t.Errorf("boot_id is %q, want %q", got, want)
 	}
 	f.mustRun(t, sh("true"))
 }
@@ -169,15 +184,33 @@ func TestCommandsOutliveTheirConnectionInAChild(t *testing.T) {
 }
 
 const drawRandom = `[random.random(), random.getrandbits(64).to_bytes(8, 'big').hex(), random.gauss(0, 1), secrets.token_hex(8),
-	str(uuid.uuid1()), str(uuid.uuid4()), tempfile.mktemp(), os.urandom(8).hex(), ssl.RAND_bytes(8).hex()]`
+	str(uuid.uuid1()), str(uuid.uuid4()), tempfile.mktemp(), os.urandom(8).hex()]`
 
 // Every generator that the interpreter seeds by itself is new after a refresh, also when it was in use, or seeded by the
-// user, before; and untouched after a resume.
+// user, before; and untouched after a resume. OpenSSL's can be renewed by the runtime itself only, all others are by the
+// agent if that is not loaded, and if numpy has not drawn half a pair.
 func TestRefreshReseedsPython(t *testing.T) {
+	t.Run("by itself", func(t *testing.T) { refreshReseedsPython(t, "ssl.RAND_bytes(8).hex()") })
+	t.Run("by the agent", func(t *testing.T) { refreshReseedsPython(t, "") })
+}
+
+func refreshReseedsPython(t *testing.T, ssl string) {
 	f := newGuest(t)
-	f.startPython(t, "random", "secrets", "uuid", "tempfile", "os", "ssl", "gc")
+	modules := []string{"random", "secrets", "uuid", "tempfile", "os", "gc", "sys"}
+	if ssl != "" {
+		modules = append(modules, "ssl")
+	}
+	f.startPython(t, modules...)
 	numpy := f.eval(t, "import numpy").Error == nil
 	f.eval(t, drawRandom)
+	f.eval(t, ssl)
+	if got, want := f.value(t, "'_ssl' in sys.modules"), fmt.Sprint(ssl != ""); got != want {
+		t.Fatalf("OpenSSL's generator is loaded: %s, want %s", got, want)
+	}
+	halfPair := "numpy.random.randn()"
+	if ssl == "" {
+		halfPair = "numpy.random.rand()"
+	}
 	seen := map[string]string{}
 	generation := uint64(0)
 	for round := range 4 {
@@ -185,13 +218,13 @@ func TestRefreshReseedsPython(t *testing.T) {
 		f.eval(t, "random.seed(1); random.gauss(0, 1)")
 		draw := "[random.random(), random.gauss(0, 1), random.random()]"
 		if numpy {
-			f.eval(t, "numpy.random.seed(1); numpy.random.randn()")
+			f.eval(t, "numpy.random.seed(1); "+halfPair)
 			draw = "[random.random(), random.gauss(0, 1), numpy.random.randn(), *numpy.random.rand(700).tolist()]"
 		}
 		want := f.value(t, "import copy; saved = random.getstate(); "+draw)
 		f.eval(t, "random.seed(1); random.gauss(0, 1)")
 		if numpy {
-			f.eval(t, "numpy.random.seed(1); numpy.random.randn()")
+			f.eval(t, "numpy.random.seed(1); "+halfPair)
 		}
 		if _, err := f.Quiesce(t.Context()); err != nil {
 			t.Fatal(err)
@@ -211,8 +244,11 @@ func TestRefreshReseedsPython(t *testing.T) {
 		}
 		for name, code := range map[string]string{
 			"random": "random.random()", "gauss": "random.gauss(0, 1)", "uuid1": "str(uuid.uuid1())", "uuid4": "str(uuid.uuid4())",
-			"tempfile": "tempfile.mktemp()", "urandom": "os.urandom(8).hex()", "ssl": "ssl.RAND_bytes(8).hex()",
+			"tempfile": "tempfile.mktemp()", "urandom": "os.urandom(8).hex()", "ssl": ssl,
 		} {
+			if code == "" {
+				continue
+			}
 			got := f.value(t, code)
 			if before, repeated := seen[got]; repeated {
 				t.Errorf("%s repeats %s: %s", name, before, got)
@@ -362,9 +398,11 @@ func TestRefreshFailsWithALostRuntime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := kill(info.Runtimes[0].PID); err != nil {
+	pid := info.Runtimes[0].PID
+	if err := kill(pid); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the runtime ends", func() bool { return kill(pid) != nil })
 	e := wantCode(t, f.Refresh(t.Context(), identity(1)), wire.CodeRefreshFailed)
 	if e.Field != "runtime python" {
 		t.Errorf("failed step is %q", e.Field)

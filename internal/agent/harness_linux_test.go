@@ -27,14 +27,14 @@ type fakeKernel struct {
 }
 
 type kernelState struct {
-	entropy  [wire.EntropySize]byte
+	entropy  string
 	clock    int64
 	hostname string
 	fail     string // the step that fails
 }
 
-func (k *fakeKernel) Reseed(entropy *[wire.EntropySize]byte) error {
-	return k.step("random", func(s *kernelState) { s.entropy = *entropy })
+func (k *fakeKernel) Reseed(entropy []byte) error {
+	return k.step("random", func(s *kernelState) { s.entropy = string(entropy) })
 }
 
 func (k *fakeKernel) SetClock(ns int64) error {
@@ -98,6 +98,7 @@ func newGuestIn(t *testing.T, root, cgroups string) *fixture {
 		Env:      []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"},
 		Kernel:   f.kernel,
 		Identity: f.id,
+		Quotas:   guest.Quotas{Processes: filepath.Join(dir, "pids.max"), KeptBack: filepath.Join(dir, "kept-back")},
 	})
 	if err != nil {
 		t.Fatal(err)

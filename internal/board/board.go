@@ -63,7 +63,7 @@ func VirtioIRQ(i int) int     { return virtioIRQ + i }
 // spelling of the device tree binding.
 var extensions = []string{
 	"i", "m", "a", "f", "d", "c", "zicboz", "zicntr", "zicsr", "zifencei",
-	"zba", "zbb", "zbs", "sstc", "svadu",
+	"zba", "zbb", "zbs", "zkr", "sstc", "svadu",
 }
 
 // Extensions returns the ISA extensions that guests are told of.

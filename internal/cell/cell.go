@@ -13,6 +13,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -78,7 +79,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 		c.conn.Close()
 		return nil, nil, fmt.Errorf("greeting cell %s: %w", name, err)
 	}
-	c.PID, c.Jail = state.PID, state.Jail
+	c.PID, c.Jail = p.PID, state.Jail // in its own eyes it has another number
 	return c, &state, nil
 }
 
@@ -134,7 +135,12 @@ func (c *Cell) lost() error {
 // call asks for something, waits for the answer and decodes it into result, which
 // may be nil. It returns the blob and leaves the files to collect.
 func (c *Cell) call(ctx context.Context, op wire.Op, body any, files []*os.File, result any) ([]byte, error) {
-	m, err := c.ask(ctx, op, body, files)
+	return c.callWith(ctx, op, body, nil, files, result)
+}
+
+// callWith is call with a blob.
+func (c *Cell) callWith(ctx context.Context, op wire.Op, body any, blob []byte, files []*os.File, result any) ([]byte, error) {
+	m, err := c.ask(ctx, op, body, blob, files)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +162,7 @@ func decode(m *wire.Message, result any) error {
 }
 
 // ask is call for somebody who wants the whole answer.
-func (c *Cell) ask(ctx context.Context, op wire.Op, body any, files []*os.File) (*wire.Message, error) {
+func (c *Cell) ask(ctx context.Context, op wire.Op, body any, blob []byte, files []*os.File) (*wire.Message, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -169,7 +175,7 @@ func (c *Cell) ask(ctx context.Context, op wire.Op, body any, files []*os.File) 
 	}
 	c.calls[id] = answer
 	c.mu.Unlock()
-	if err := c.send(&wire.Message{ID: id, Op: op, Body: b, Files: files}); err != nil {
+	if err := c.send(&wire.Message{ID: id, Op: op, Body: b, Blob: blob, Files: files}); err != nil {
 		c.forgetCall(id)
 		return nil, err
 	}
@@ -302,6 +308,18 @@ func (c *Cell) leave() {
 	c.left = true
 	c.mu.Unlock()
 	c.conn.Close()
+}
+
+// Limit bounds what the process of the cell takes of the host. The error wraps
+// engine.ErrNoQuota if the host offers no means to that.
+func (c *Cell) Limit(l jail.Limits) error {
+	if c.proc.inmate == nil {
+		return engine.ErrNoQuota
+	}
+	if err := c.proc.inmate.Limit(l); err != nil {
+		return fmt.Errorf("%w: %w", engine.ErrNoQuota, err)
+	}
+	return nil
 }
 
 // Quit ends the cell and all that lives in it.

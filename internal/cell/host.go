@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
@@ -40,6 +41,8 @@ type Options struct {
 // of scratch disks in a file; both stay the caller's.
 type Launcher interface {
 	Launch(name string, l *net.UnixListener, scratch *os.File) (*process, error)
+	// Recover takes over processes of an earlier daemon. What is left of others it ends.
+	Recover(ctx context.Context, known []*jail.Process) error
 }
 
 // Host is the cells of a daemon.
@@ -121,7 +124,7 @@ func (h *Host) makeKeyed(key string, m *making) {
 
 // assign makes a cell that for a key. It is written down for a later daemon.
 func (h *Host) assign(c *Cell, key string) error {
-	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity}); err != nil {
+	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity, c.proc.inmate}); err != nil {
 		return fmt.Errorf("noting what cell %s is for: %w", c.Name, err)
 	}
 	h.mu.Lock()
@@ -211,7 +214,7 @@ func (h *Host) launch(name string) (*Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity}); err != nil {
+	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity, p.inmate}); err != nil {
 		return nil, errors.Join(err, p.end())
 	}
 	c, _, err := connect(h, name, socket, p)

@@ -1,31 +1,38 @@
 package cell
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/inside"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/jail"
 )
 
 // Descriptors that the process of a cell begins with, besides its standard streams.
 const (
 	ListenerFD = 3
 	ScratchFD  = 4
+	DeviceFD   = 5 // if there is one; see Program.Device
 )
 
-// Program starts cells as processes: `Path Args... NAME`, with the descriptors above.
+// Program starts cells as processes: this program, with arguments and a name.
 type Program struct {
-	Path string
-	Args []string
+	// Jail is what they are confined by; nil: by nothing.
+	Jail *jail.Jailer
+	Args []string // the first is the program's own name
 	// Env is all that the process has as its environment: tokens above all are no business
 	// of a cell's.
 	Env []string
-	// Log takes what cells have to say; nil discards it.
+	// Device is what machines run on, opened; nil: nothing of the host's.
+	Device *os.File
+	// Log takes what cells have to say; nil discards it. It must not be a pipe.
 	Log *os.File
 }
 
@@ -36,17 +43,28 @@ func (p *Program) Launch(name string, l *net.UnixListener, scratch *os.File) (*p
 		return nil, err
 	}
 	defer socket.Close()
-	cmd := exec.Command(p.Path, append(p.Args, name)...)
+	cmd := exec.Command(jail.Self)
+	cmd.Args = append(slices.Clone(p.Args), name)
 	cmd.ExtraFiles = []*os.File{socket, scratch}
-	cmd.Stderr = p.Log
+	if p.Device != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, p.Device)
+	}
+	if p.Log != nil {
+		cmd.Stderr = p.Log
+	}
 	cmd.Env = append([]string{}, p.Env...) // nil would be everything
-	cmd.Dir = "/"
-	// A session of its own: what ends the daemon does not end it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	started := new(process)
+	if p.Jail != nil {
+		started.inmate, err = p.Jail.Start(cmd, jail.Spec{Name: name})
+	} else {
+		// A session of its own: what ends the daemon does not end it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		err = cmd.Start()
+	}
+	if err != nil {
 		return nil, err
 	}
-	started := &process{started: cmd.Process}
+	started.started = cmd.Process
 	started.watch()
 	if started.identity, err = identify(cmd.Process.Pid); err != nil {
 		return nil, fmt.Errorf("identifying process %d: %w", cmd.Process.Pid, err)
@@ -54,10 +72,28 @@ func (p *Program) Launch(name string, l *net.UnixListener, scratch *os.File) (*p
 	return started, nil
 }
 
+// Recover takes over processes that an earlier daemon has started, and ends those that
+// are not known by their names (Launcher).
+func (p *Program) Recover(ctx context.Context, known []*jail.Process) error {
+	if p.Jail == nil {
+		return nil
+	}
+	names := make(map[string]bool)
+	for _, inmate := range known {
+		p.Jail.Adopt(inmate)
+		names[inmate.Name] = true
+	}
+	_, err := p.Jail.Sweep(ctx, func(name string) bool { return names[name] })
+	return err
+}
+
 // Within runs cells in this process: for tests, which want no other.
 type Within struct {
 	NewEngine func() engine.Engine
 }
+
+// Recover does nothing (Launcher).
+func (*Within) Recover(context.Context, []*jail.Process) error { return nil }
 
 // Launch runs a cell (Launcher).
 func (w *Within) Launch(name string, l *net.UnixListener, scratch *os.File) (*process, error) {

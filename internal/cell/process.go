@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/jail"
 )
 
 // identity tells a process from all others, also those that get its number later.
@@ -54,6 +57,9 @@ func (i identity) lives() bool {
 
 // kill ends the process, if it is still there.
 func (i identity) kill() error {
+	if i.PID == os.Getpid() {
+		return nil // a cell within this process; see Within
+	}
 	fd, err := unix.PidfdOpen(i.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -75,6 +81,7 @@ func (i identity) kill() error {
 // process is the process of a cell.
 type process struct {
 	identity
+	inmate  *jail.Process // nil: it is this process
 	started *os.Process   // nil: by an earlier daemon, or it is this process
 	inside  bool          // it is this process
 	exited  chan struct{} // closed when it has ended; nil unless it was started here
@@ -90,7 +97,17 @@ func (p *process) end() error {
 	if err == nil && p.exited != nil {
 		<-p.exited
 	}
-	return err
+	return errors.Join(err, p.clear())
+}
+
+// clear removes what the host keeps of a process that has ended.
+func (p *process) clear() error {
+	if p.inmate == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	defer cancel()
+	return p.inmate.Remove(ctx)
 }
 
 // watch waits for the end of a process that was started here.
@@ -124,8 +141,13 @@ func (p *process) reason(err error) string {
 
 func describe(s *os.ProcessState) string {
 	status, ok := s.Sys().(syscall.WaitStatus)
-	if ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
-		return "killed, perhaps because the host had no memory left"
+	if ok && status.Signaled() {
+		switch status.Signal() {
+		case syscall.SIGKILL:
+			return "killed, perhaps because it was out of memory"
+		case syscall.SIGSYS:
+			return "killed, because it called what its jail does not allow"
+		}
 	}
 	return s.String()
 }

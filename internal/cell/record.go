@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/jail"
 )
 
 // recordVersion is that of record.
@@ -22,6 +23,7 @@ type record struct {
 	Protocol int    `json:"protocol"` // wire.Version
 	Key      string `json:"key,omitempty"`
 	identity
+	Jail *jail.Process `json:"jail,omitempty"`
 }
 
 const (

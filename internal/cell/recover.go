@@ -8,6 +8,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -34,13 +35,14 @@ type FoundVM struct {
 	Common, Note json.RawMessage
 }
 
-// Recover takes over the cells of an earlier daemon, and ends those that cannot be.
-// onEnd returns what is called when a machine ends by itself.
+// Recover takes over the cells of an earlier daemon, and ends those that cannot be. It
+// comes before any cell is started.
 func (h *Host) Recover() (all []Found, err error) {
 	records, err := h.records()
 	if err != nil {
 		return nil, fmt.Errorf("looking for cells: %w", err)
 	}
+	var inmates []*jail.Process
 	for _, r := range records {
 		f, err := h.recover(r)
 		if err != nil {
@@ -52,6 +54,14 @@ func (h *Host) Recover() (all []Found, err error) {
 			continue
 		}
 		all = append(all, *f)
+		if r.Jail != nil {
+			inmates = append(inmates, r.Jail)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	defer cancel()
+	if err := h.opts.Launch.Recover(ctx, inmates); err != nil {
+		h.opts.Log.Warn("removing what is left of cells", "error", err)
 	}
 	return all, nil
 }
@@ -60,7 +70,7 @@ func (h *Host) recover(r record) (*Found, error) {
 	if !r.lives() {
 		return nil, errors.New("its process has ended")
 	}
-	c, state, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity})
+	c, state, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +166,7 @@ func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error)
 	if h != nil {
 		return false, nil
 	}
-	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil)
+	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil, nil)
 	if err != nil {
 		return false, err
 	}

@@ -61,25 +61,26 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 	if err != nil {
 		return fail(err)
 	}
-	ask := wire.Fork{Source: id, MemoryPages: spec.MemoryPages, Limits: spec.Limits, Note: spec.Common, Children: make([]wire.Child, len(spec.Children))}
+	ask := wire.Fork{Source: id, MemoryPages: spec.MemoryPages, Limits: spec.Limits, Note: spec.Common}
+	var children []byte
 	for i, child := range spec.Children {
-		v := c.add(c.number(), child.OnEnd, nil)
-		vms[i] = v
-		ask.Children[i] = wire.Child{ID: v.id, Note: child.Note}
-		rand.Read(ask.Children[i].Generation[:])
+		w := wire.Child{ID: c.number(), Note: child.Note}
+		rand.Read(w.Generation[:])
+		if children, err = w.AppendBinary(children); err != nil {
+			return fail(err)
+		}
+		vms[i] = c.add(w.ID, child.OnEnd, nil)
 	}
 	// Who leaves now must not leave machines behind that nobody knows of.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), forkTime, errSilent)
 	defer cancel()
-	var born []wire.Born
-	_, err = c.call(ctx, wire.OpFork, ask, nil, &born)
-	if err == nil && len(born) != len(vms) {
-		err = fmt.Errorf("%w: %d machines for %d", wire.ErrMalformed, len(born), len(vms))
-	}
+	var born wire.Born
+	_, err = c.callWith(ctx, wire.OpFork, ask, children, nil, &born)
 	for i, v := range vms {
 		if errs[i] = err; err == nil {
-			errs[i] = born[i].Err.Failure()
+			errs[i] = born.Errors[i].Failure()
 		}
+		v.age = time.Duration(born.Age)
 		if errs[i] != nil {
 			go v.Close()
 			vms[i] = nil

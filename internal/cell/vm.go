@@ -20,9 +20,11 @@ import (
 type VM struct {
 	cell    *Cell
 	id      uint64
-	printed io.Writer // takes what a booted guest prints; nil: nobody does
-	onEnd   func()    // called once, on a goroutine of its own, when it ends by itself
-	zero    atomic.Int64
+	printed io.Writer     // takes what a booted guest prints; nil: nobody does
+	onEnd   func()        // called once, on a goroutine of its own, when it ends by itself
+	age     time.Duration // the guest's time counter when the machine was made
+	zero    atomic.Int64  // see wire.Started
+	starts  atomic.Int64  // as of when the next Open starts it, see wire.Opening; 0: it does not
 	done    chan struct{}
 	ending  machine.Ending // written before done is closed
 	endOnce sync.Once
@@ -91,6 +93,15 @@ func (v *VM) Start() error {
 	return nil
 }
 
+// StartByOpen has the machine, which has never run, be started by the next Open, as of
+// now: so that who talks to it first does not have to wait for two answers. If it cannot
+// be started, the connection breaks.
+func (v *VM) StartByOpen() {
+	now := time.Now()
+	v.zero.Store(now.Add(-v.age).UnixNano())
+	v.starts.Store(now.UnixNano())
+}
+
 // ClockZero is that of machine.Machine, for one that has been started.
 func (v *VM) ClockZero() time.Time { return wire.Time(v.zero.Load()) }
 
@@ -142,7 +153,7 @@ func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 // Open is Dial for one of our own services in the guest, without waiting for its
 // answer.
 func (v *VM) Open(_ context.Context, port uint32) (net.Conn, error) {
-	return v.stream(wire.Opening{VM: v.id, Port: port})
+	return v.stream(wire.Opening{VM: v.id, Port: port, Start: v.starts.Swap(0)})
 }
 
 // stream connects to the cell for a connection into the guest. What it is for the cell
@@ -177,6 +188,13 @@ func (v *VM) PrivateBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.stat.PrivateBytes
+}
+
+// MemoryBytes returns how much of PrivateBytes was RAM.
+func (v *VM) MemoryBytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.stat.MemoryBytes
 }
 
 // Counters returns what the machine had done then.
@@ -220,7 +238,12 @@ func (v *VM) Close() {
 	if again {
 		return
 	}
-	_ = v.ask(wire.OpClose, wire.Ref{ID: v.id}, nil) // one that is gone is closed
+	var last []wire.Stat
+	if v.ask(wire.OpClose, wire.Ref{ID: v.id}, &last) == nil && len(last) == 1 { // one that is gone is closed
+		v.mu.Lock()
+		v.stat = last[0]
+		v.mu.Unlock()
+	}
 	v.cell.mu.Lock()
 	delete(v.cell.vms, v.id)
 	v.cell.mu.Unlock()

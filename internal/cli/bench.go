@@ -34,7 +34,7 @@ func newBench(f *factory) *cobra.Command {
 	o := &benchOptions{f: f, idle: duration(benchIdle)}
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure forks, evaluations, commands and memory on this host; branches too",
+		Short: "Measure forks, evaluations, commands and memory on this host; branches and neighbours too",
 		Long: `Measure this host. The steps:
 
  1. One child is forked, evaluates and is ended, so that the snapshot is open. The
@@ -60,7 +60,7 @@ the way to the daemon and back.`,
 	cmd.Flags().IntVarP(&o.n, "count", "n", 100, "`number` of children, 1 to 1000")
 	cmd.Flags().Var(&o.idle, "idle", "how long to watch idle children")
 	jsonFlag(cmd, &o.json)
-	cmd.AddCommand(newBenchBranch(f))
+	cmd.AddCommand(newBenchBranch(f), newBenchNeighbours(f))
 	return cmd
 }
 

@@ -289,7 +289,7 @@ func addCommands(root *cobra.Command, f *factory) {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newEnvironment(), newExitCodes())
+	root.AddCommand(newJailCheck(f), newEnvironment(), newExitCodes())
 	completeFlags(root, f)
 	strictHelp(root)
 }

@@ -53,6 +53,7 @@ func (o *doctorOptions) run(ctx context.Context) error {
 		checkAgent(o.f.app), checkHome(home), checkDisk(home), checkMemory("/proc/meminfo"),
 		checkFiles(), checkMirror(os.Getenv("FORKD_DEBIAN_MIRROR"), "/etc/apt"), o.checkDaemon(ctx),
 	}
+	findings = append(findings, checkJail(ctx)...)
 	failed := 0
 	for _, f := range findings {
 		if !f.OK {

@@ -104,6 +104,8 @@ func flagError(err error) string {
 	switch bad.GetFlag().Value.Type() {
 	case "int":
 		want = "must be a whole number"
+	case "float64":
+		want = "must be a number"
 	case "bool":
 		want = "must be true or false"
 	}

@@ -15,7 +15,7 @@ type forkOptions struct {
 	from    string
 	tag     string
 	n       int
-	limit   int
+	limits  limitFlags
 	timeout duration
 	keep    keepFlags
 	prewarm bool
@@ -37,7 +37,7 @@ func (k *keepFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&k.env, "env", "e", nil, "variable for everything that is run in it: `NAME=VALUE`, or NAME to pass yours on")
 	flags.StringArrayVarP(&k.metadata, "metadata", "m", nil, "`KEY=VALUE` to find it by; may be repeated")
-	flags.StringVar(&k.onTimeout, "on-timeout", "", "`what` to do when --timeout is over: kill (the default) or pause")
+	flags.StringVar(&k.onTimeout, "on-timeout", "", "`what` to do when --timeout or --idle-timeout is over: kill (the default) or pause")
 	flags.BoolVar(&k.autoResume, "auto-resume", false, "when it is used while it is paused, resume it")
 	completeFlag(cmd, "on-timeout", cobra.FixedCompletions([]string{"kill", "pause"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -82,7 +82,7 @@ in them.`,
 	tagFlag(cmd, &o.tag)
 	flags.StringVar(&o.from, "from-sandbox", "", "fork from the sandbox with this `ID`")
 	flags.IntVarP(&o.n, "count", "n", 1, "`number` of children, 1 to 1000")
-	flags.IntVar(&o.limit, "memory-limit-mib", 0, "private memory that a child may use, in `MiB`; its whole RAM by default")
+	o.limits.add(cmd)
 	flags.Var(&o.timeout, "timeout", "lifetime of the children, as a `time`; see --on-timeout")
 	o.keep.add(cmd)
 	flags.BoolVar(&o.prewarm, "prewarm", false, "refresh each child now and not before its first use")
@@ -99,9 +99,10 @@ func (o *forkOptions) run(ctx context.Context) error {
 		return err
 	}
 	req := client.ForkRequest{
-		FromSandbox: o.from, Tag: o.tag, N: &o.n, MemoryLimitMiB: orNil(o.limit), TimeoutSecs: o.timeout.secs(),
+		FromSandbox: o.from, Tag: o.tag, N: &o.n, TimeoutSecs: o.timeout.secs(),
 		Prewarm: o.prewarm, PerChildNetns: o.netns, LiveFork: o.live,
 	}
+	o.limits.apply(&req)
 	if err := o.keep.apply(&req); err != nil {
 		return err
 	}

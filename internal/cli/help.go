@@ -50,7 +50,13 @@ FORKD_ENGINE         engine of the daemon: soft, which emulates riscv64 guests, 
 FORKD_JIT            off: the daemon interprets guest code and translates none of it;
                      on or not set: it translates where the host allows. It counts where
                      the daemon starts, so end one that runs ("forkd stop") first;
-                     "forkd version" tells what is in effect`,
+                     "forkd version" tells what is in effect
+FORKD_KEEP_SANDBOXES 1: sandboxes go on when the daemon ends, and the next one finds them
+FORKD_CELL_ALONE     how long the processes in which sandboxes live go on without a
+                     daemon, such as 1h; 0: for ever; 24h otherwise
+FORKD_JAIL           off: those processes are not confined, on hosts that offer no means
+                     to that; only for guests that you trust. These, too, count where
+                     the daemon starts`,
 	}
 }
 

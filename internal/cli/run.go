@@ -14,10 +14,10 @@ import (
 )
 
 type runOptions struct {
-	f     *factory
-	tag   string
-	image string
-	limit int
+	f      *factory
+	tag    string
+	image  string
+	limits limitFlags
 	commandFlags
 }
 
@@ -39,7 +39,7 @@ own; see "forkd help exit-codes".`,
 	}
 	tagFlag(cmd, &o.tag)
 	cmd.Flags().StringVar(&o.image, "image", "", "another name for --tag: this build runs `snapshots` only")
-	cmd.Flags().IntVar(&o.limit, "memory-limit-mib", 0, "private memory that the sandbox may use, in `MiB`")
+	o.limits.add(cmd)
 	o.commandFlags.add(cmd)
 	return cmd
 }
@@ -54,7 +54,9 @@ func (o *runOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	boxes, err := fork(ctx, c, client.ForkRequest{Tag: cmp.Or(o.image, o.tag), MemoryLimitMiB: orNil(o.limit)})
+	req := client.ForkRequest{Tag: cmp.Or(o.image, o.tag)}
+	o.limits.apply(&req)
+	boxes, err := fork(ctx, c, req)
 	if err != nil {
 		return err
 	}
@@ -92,7 +94,7 @@ func ids(boxes []client.SandboxInfo) []string {
 	return out
 }
 
-func orNil(n int) *int {
+func orNil[T int | int64 | float64](n T) *T {
 	if n == 0 {
 		return nil
 	}

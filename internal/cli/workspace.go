@@ -42,7 +42,7 @@ from its last suspension.`,
 
 func newWorkspaceCreate(f *factory) *cobra.Command {
 	var tag string
-	var limit int
+	var limits limitFlags
 	var json bool
 	cmd := &cobra.Command{
 		Use:   "create NAME [--tag TAG]",
@@ -53,13 +53,18 @@ func newWorkspaceCreate(f *factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			req := client.WorkspaceRequest{Name: args[0], SnapshotTag: tag, MemoryLimitMiB: orNil(limit)}
+			var l client.ForkRequest
+			limits.apply(&l)
+			req := client.WorkspaceRequest{
+				Name: args[0], SnapshotTag: tag, MemoryLimitMiB: l.MemoryLimitMiB, CPUs: l.CPUs, CPUWeight: l.CPUWeight, PIDsLimit: l.PIDsLimit,
+				DiskLimitMiB: l.DiskLimitMiB, DiskBytesPerSec: l.DiskBytesPerSec, NetBytesPerSec: l.NetBytesPerSec, IdleTimeoutSecs: l.IdleTimeoutSecs,
+			}
 			made, err := c.CreateWorkspace(cmd.Context(), req)
 			return f.printWorkspace(made, err, json)
 		},
 	}
 	tagFlag(cmd, &tag)
-	cmd.Flags().IntVar(&limit, "memory-limit-mib", 0, "private memory that it may use, in `MiB`; its whole RAM by default")
+	limits.add(cmd)
 	jsonFlag(cmd, &json)
 	return cmd
 }

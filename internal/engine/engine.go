@@ -68,8 +68,17 @@ type Config struct {
 	// Clock is the guest's monotonic time since it booted, which its time counter
 	// shows. It never goes back, and is safe to call from any goroutine.
 	Clock func() time.Duration
+	// CPU is how many processors' worth of time the vCPUs get together at most, zero
+	// being no bound, and CPUWeight their share where machines compete: twice the
+	// weight is twice the time, and zero is the usual weight of 100. An engine that
+	// does not schedule its vCPUs itself ignores both.
+	CPU       float64
+	CPUWeight int
 	// Console takes what the guest writes to its firmware's debug console.
 	Console io.Writer
+	// Entropy feeds the CPU's source of entropy, where the engine has to provide one;
+	// nil: that has none. It is safe to call from any goroutine.
+	Entropy io.Reader
 
 	Boot  *Boot         // start a kernel, or
 	State *state.Reader // take "vcpu/..." and "irq/..." sections from here

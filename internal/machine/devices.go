@@ -10,6 +10,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/device/rtc"
 	"github.com/forkd-dev/forkd/internal/device/vmgenid"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/rate"
 	"github.com/forkd-dev/forkd/internal/state"
 	"github.com/forkd-dev/forkd/internal/virtio/blk"
 	"github.com/forkd-dev/forkd/internal/virtio/console"
@@ -34,6 +35,9 @@ type devices struct {
 	savers []saver
 	rtc    *rtc.Device
 	mux    *hostvsock.Mux
+
+	// What bounds the disks together, and the sockets; nil if nothing does.
+	diskRate, netRate *rate.Limiter
 }
 
 // wire makes the VM and the devices, in that order: devices need its lines.
@@ -41,7 +45,11 @@ func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
 	if m.vm, err = cfg.Engine.NewVM(ec); err != nil {
 		return err
 	}
-	m.devices = &devices{mux: hostvsock.New()}
+	m.devices = &devices{
+		mux:      hostvsock.New(),
+		diskRate: rate.NewLimiter(cfg.Limits.DiskRate),
+		netRate:  rate.NewLimiter(cfg.Limits.NetRate),
+	}
 	place := func(base uint64, d saver, err error) error {
 		if err != nil {
 			return err
@@ -64,9 +72,15 @@ func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
 	return errors.Join(
 		ec.Bus.Map(m.board.Power, board.DeviceSize, m.powerDevice()),
 		place(m.board.VMGen, genID, genErr),
-		virtio(board.SlotRoot, func(s mmio.Slot) (*mmio.Device, error) { return blk.NewReadOnly(s, "rootfs", cfg.Root) }),
-		virtio(board.SlotScratch, func(s mmio.Slot) (*mmio.Device, error) { return blk.New(s, "scratch", cfg.Scratch) }),
-		virtio(board.SlotVsock, func(s mmio.Slot) (*mmio.Device, error) { return vsock.New(s, guestCID, m.devices.mux) }),
+		virtio(board.SlotRoot, func(s mmio.Slot) (*mmio.Device, error) {
+			return blk.NewReadOnly(s, "rootfs", cfg.Root, m.devices.diskRate)
+		}),
+		virtio(board.SlotScratch, func(s mmio.Slot) (*mmio.Device, error) {
+			return blk.New(s, "scratch", cfg.Scratch, m.devices.diskRate)
+		}),
+		virtio(board.SlotVsock, func(s mmio.Slot) (*mmio.Device, error) {
+			return vsock.New(s, guestCID, m.devices.mux, m.devices.netRate)
+		}),
 		virtio(board.SlotRNG, func(s mmio.Slot) (*mmio.Device, error) { return rng.New(s, cfg.Entropy) }),
 		virtio(board.SlotConsole, func(s mmio.Slot) (*mmio.Device, error) {
 			d, err := console.New(s, cfg.Console)
@@ -93,9 +107,12 @@ func (d *devices) save(w *state.Writer) {
 	}
 }
 
-// close breaks the host's connections into the guest and disarms the alarm.
+// close breaks the host's connections into the guest, and stops the alarm and whatever
+// else would call a device later.
 func (d *devices) close() {
 	d.mux.Close(ErrEnded)
+	d.diskRate.Close()
+	d.netRate.Close()
 	if d.rtc != nil {
 		d.rtc.Close()
 	}

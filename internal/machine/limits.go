@@ -1,9 +1,17 @@
 package machine
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+
+	"github.com/forkd-dev/forkd/internal/page"
+)
 
 // Limits bound what a machine takes of its host, besides memory, which its
 // page.Top bounds. A zero field is no limit.
+//
+// CPU and CPUWeight are the engine's to keep. One whose vCPUs the host schedules does
+// not: with kvm, they are a matter of the control group of the process.
 type Limits struct {
 	// CPU is how many processors' worth of time the vCPUs get together, at most.
 	CPU float64 `json:"cpu,omitempty"`
@@ -11,7 +19,8 @@ type Limits struct {
 	// 200 gets twice as much as one of the usual 100. It is 1 to 10000.
 	CPUWeight int `json:"cpu_weight,omitempty"`
 	// DiskBytes is how much of the scratch disk may be the machine's own, whatever
-	// it inherited; writing more is an error of the disk.
+	// it inherited; writing more is an error of the disk. It is rounded up to pages.
+	// What counts, in branches and after discards, is as in page.Overlay.
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
 	// DiskRate bounds what is read from and written to disks together, and NetRate
 	// what is sent and received on sockets together, in bytes per second. Who is
@@ -45,4 +54,9 @@ func (l Limits) Check() error {
 		}
 	}
 	return nil
+}
+
+// diskPages returns DiskBytes in pages.
+func (l Limits) diskPages() int {
+	return int(min(l.DiskBytes/page.Size+min(l.DiskBytes%page.Size, 1), math.MaxInt))
 }

@@ -48,7 +48,7 @@ type Config struct {
 	Limits  Limits
 	// GenerationID is the VM generation ID; a fork has another than its source.
 	GenerationID [16]byte
-	// Entropy feeds the guest's random number device.
+	// Entropy feeds the guest's random number device, and its CPU's.
 	Entropy io.Reader
 	// Console takes what the guest prints.
 	Console io.Writer
@@ -124,6 +124,12 @@ func New(cfg Config) (_ *Machine, err error) {
 			m.release()
 		}
 	}()
+	if err := cfg.Limits.Check(); err != nil {
+		return nil, err
+	}
+	if n := cfg.Limits.diskPages(); n > 0 {
+		m.scratch.SetQuota(n)
+	}
 	if m.board, err = board.For(string(cfg.Engine.ISA())); err != nil {
 		return nil, err
 	}
@@ -131,11 +137,14 @@ func New(cfg Config) (_ *Machine, err error) {
 		return nil, err
 	}
 	ec := engine.Config{
-		Memory:  m.space,
-		Bus:     new(bus.Bus),
-		VCPUs:   cfg.VCPUs,
-		Clock:   m.clock.now,
-		Console: cfg.Console,
+		Memory:    m.space,
+		Bus:       new(bus.Bus),
+		VCPUs:     cfg.VCPUs,
+		Clock:     m.clock.now,
+		CPU:       cfg.Limits.CPU,
+		CPUWeight: cfg.Limits.CPUWeight,
+		Console:   cfg.Console,
+		Entropy:   cfg.Entropy,
 	}
 	if cfg.Boot != nil {
 		ec.Boot, err = load(m.board, m.space, cfg)
@@ -185,9 +194,13 @@ type clock struct {
 	started atomic.Pointer[time.Time]
 }
 
-func (c *clock) start() {
+// start has the clock go on as of then, if it has not been started. An instant that is
+// to come is now.
+func (c *clock) start(then time.Time) {
 	now := time.Now()
-	c.started.CompareAndSwap(nil, &now)
+	// With the reading of the monotonic clock, which then may lack.
+	t := now.Add(min(0, then.Sub(now)))
+	c.started.CompareAndSwap(nil, &t)
 }
 
 func (c *clock) now() time.Duration {
@@ -208,6 +221,9 @@ func (c *clock) zero() time.Time {
 	return now.Add(-c.base)
 }
 
+// Age returns the guest's time counter, which stands still until the machine is started.
+func (m *Machine) Age() time.Duration { return m.clock.now() }
+
 // ClockZero returns the host's wall clock at the instant at which the guest's time
 // counter was zero: the guest's present is ClockZero plus its counter, whenever
 // the guest comes to look at it. The machine must have been started.
@@ -215,7 +231,11 @@ func (m *Machine) ClockZero() time.Time { return m.clock.zero() }
 
 // Start runs the vCPUs. It does nothing if they run already, and returns
 // ErrEnded if the machine has ended.
-func (m *Machine) Start() error {
+func (m *Machine) Start() error { return m.StartAsOf(time.Now()) }
+
+// StartAsOf is Start for a machine whose time, if it has never run, is to go on as of
+// then, which is not to come.
+func (m *Machine) StartAsOf(then time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed || m.ended() {
@@ -224,7 +244,7 @@ func (m *Machine) Start() error {
 	if m.running {
 		return nil
 	}
-	m.clock.start()
+	m.clock.start(then)
 	m.start()
 	return nil
 }
@@ -446,6 +466,9 @@ func (m *Machine) Resident() int { return m.overlay.Resident() }
 
 // PrivateBytes returns the host memory that this machine's own pages take.
 func (m *Machine) PrivateBytes() int { return m.overlay.Bytes() + m.scratch.Bytes() }
+
+// MemoryBytes returns the part of PrivateBytes that is RAM.
+func (m *Machine) MemoryBytes() int { return m.overlay.Bytes() }
 
 // Counters returns what the vCPUs have done, summed.
 func (m *Machine) Counters() (sum engine.Counters) {

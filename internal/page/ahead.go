@@ -15,6 +15,7 @@ func (o *Overlay) Numbers() []Number {
 	if o.packed != nil {
 		numbers = append(numbers, o.packed.numbers...)
 	}
+	numbers = slices.DeleteFunc(numbers, func(n Number) bool { return !o.holds(n) })
 	slices.Sort(numbers)
 	return slices.Compact(numbers)
 }
@@ -30,7 +31,7 @@ func (o *Overlay) Ahead(numbers []Number) []*Page {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	pages := make([]*Page, len(numbers))
-	if o.sealed > 0 || o.packed != nil || o.pages.used+len(numbers) > o.quota/share {
+	if o.sealed > 0 || o.packed != nil || o.pages.used+len(numbers) > min(o.quota, int(o.limit))/share {
 		return pages
 	}
 	fresh, err := o.arena.allocAll(len(numbers))
@@ -41,6 +42,9 @@ func (o *Overlay) Ahead(numbers []Number) []*Page {
 	copied := make([]int, 0, len(numbers))
 	for i, n := range numbers {
 		if pages[i] = o.pages.get(n); pages[i] != nil {
+			if pages[i] == zero {
+				pages[i] = nil // it was discarded, and is nobody's to write
+			}
 			continue
 		}
 		pages[i] = fresh[len(fresh)-1]

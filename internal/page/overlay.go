@@ -15,18 +15,24 @@ var ErrQuota = errors.New("page quota exceeded")
 // a page copies it here. An Overlay is safe for concurrent use; what a page
 // contains is the business of whoever holds it.
 //
-// A page of an overlay is either resident, a page of the arena, or packed, a
-// difference from the stack; the first Read or Write of a packed page makes it
-// resident again.
+// A page of an overlay is resident, a page of the arena; or packed, a difference from
+// the stack, which the first Read or Write makes resident again; or discarded, which
+// takes no memory and reads as zeros.
+//
+// A quota bounds the pages that the overlay has ever written, each counted once, whether
+// they are its own now or went into a layer in a Seal. A page that is discarded counts no
+// more if it is the overlay's own. One that lies in a layer counts still, as the layer is
+// there; and so does what is written to its place if the discard went into a layer, too.
 type Overlay struct {
 	arena  *Arena // immutable
-	quota  int    // immutable
 	limit  Number // immutable
 	origin *Stack // that the overlay was made over; immutable until Close
 
 	mu     sync.Mutex
+	quota  int     // guarded by mu
 	base   *Stack  // guarded by mu
-	pages  table   // resident pages; guarded by mu
+	pages  table   // resident pages, and zero for those that were discarded; guarded by mu
+	holes  int     // of pages, those that were discarded; guarded by mu
 	packed *packed // may name pages that are resident as well, which count; guarded by mu
 	hidden int     // pages of packed that are not resident; guarded by mu
 	large  int     // resident pages that are not worth packing; guarded by mu
@@ -35,13 +41,11 @@ type Overlay struct {
 }
 
 // NewOverlay returns an empty overlay over base. It takes its own reference to
-// base. quota bounds how many pages of base may ever be written, however often
-// the overlay is sealed; zero means as many as base has.
+// base. quota is as SetQuota has it.
 func NewOverlay(base *Stack, arena *Arena, quota int) *Overlay {
-	if quota <= 0 {
-		quota = int(base.Limit())
-	}
-	return &Overlay{arena: arena, quota: quota, limit: base.Limit(), origin: base.Retain(), base: base.Retain()}
+	o := &Overlay{arena: arena, limit: base.Limit(), origin: base.Retain(), base: base.Retain()}
+	o.SetQuota(quota)
+	return o
 }
 
 // Limit returns the number of pages in the address space.
@@ -75,8 +79,8 @@ func (e *AllocError) Error() string { return "unpacking a page: " + e.Err.Error(
 // Unwrap returns the cause.
 func (e *AllocError) Unwrap() error { return e.Err }
 
-// resident returns page n of this overlay, unpacking it if need be, or nil if
-// the overlay does not have it. The caller holds o.mu.
+// resident returns page n of this overlay, unpacking it if need be, zero if it was
+// discarded, or nil if the overlay does not have it. The caller holds o.mu.
 func (o *Overlay) resident(n Number) (*Page, error) {
 	if p := o.pages.get(n); p != nil {
 		return p, nil
@@ -107,32 +111,33 @@ func (o *Overlay) resident(n Number) (*Page, error) {
 func (o *Overlay) Write(n Number) (p *Page, moved bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p, err := o.resident(n); p != nil || err != nil {
+	below, err := o.resident(n)
+	if err != nil || below != nil && below != zero {
 		if o.large > 0 {
 			o.unmark(n)
 		}
-		return p, false, err
+		return below, false, err
 	}
 	again := o.sealedBefore(n)
-	if !again && o.sealed+o.pages.used+o.hidden-o.again >= o.quota {
+	if !again && o.charged() >= o.quota {
 		return nil, false, ErrQuota
 	}
 	p, err = o.arena.Alloc()
 	if err != nil {
 		return nil, false, err
 	}
-	*p = *o.base.Get(n)
-	o.pages.put(n, p)
+	if below == nil {
+		*p = *o.base.Get(n)
+		o.pages.put(n, p)
+	} else {
+		*p = Page{}
+		o.pages.find(n).page = p
+		o.holes--
+	}
 	if again {
 		o.again++
 	}
 	return p, true, nil
-}
-
-// sealedBefore reports whether page n went into a layer in a Seal of this
-// overlay. The caller holds o.mu.
-func (o *Overlay) sealedBefore(n Number) bool {
-	return o.base != o.origin && o.base.lookup(n) != o.origin.lookup(n)
 }
 
 // unmark notes that a page is written which was not worth packing. The caller
@@ -150,7 +155,7 @@ func (o *Overlay) unmark(n Number) {
 func (o *Overlay) Private(n Number) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.holds(n) || o.sealedBefore(n)
+	return o.holds(n) || o.pages.get(n) == zero || o.moved(n)
 }
 
 // Owner is Stack.Owner for the stack that the overlay was made over.
@@ -167,8 +172,8 @@ func (o *Overlay) Owns(n Number) bool {
 // holds reports whether page n was written since the overlay was made or last
 // sealed. The caller holds o.mu.
 func (o *Overlay) holds(n Number) bool {
-	if o.pages.get(n) != nil {
-		return true
+	if p := o.pages.get(n); p != nil {
+		return p != zero
 	}
 	if o.packed == nil {
 		return false
@@ -181,14 +186,14 @@ func (o *Overlay) holds(n Number) bool {
 func (o *Overlay) Pages() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.pages.used + o.hidden
+	return o.own()
 }
 
 // Bytes returns the host memory that the overlay's pages take.
 func (o *Overlay) Bytes() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n := o.pages.used * Size
+	n := (o.pages.used - o.holes) * Size
 	if o.packed != nil {
 		n += o.packed.size()
 	}
@@ -199,7 +204,7 @@ func (o *Overlay) Bytes() int {
 func (o *Overlay) Resident() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.pages.used - o.large
+	return o.pages.used - o.holes - o.large
 }
 
 // Pack stores pages as differences from the stack and gives them back to the
@@ -232,6 +237,10 @@ func (o *Overlay) Pack() {
 			i++ // superseded
 		}
 		s := o.pages.find(n)
+		if s.page == zero {
+			stay.put(n, zero)
+			continue
+		}
 		if s.large || !fresh.add(n, s.page, o.base.Get(n)) {
 			stay.put(n, s.page)
 			stay.find(n).large = true
@@ -240,10 +249,10 @@ func (o *Overlay) Pack() {
 		free = append(free, s.page)
 	}
 	fresh.data = slices.Clone(fresh.data) // without the room that appending left
-	o.packed, o.hidden, o.pages, o.large = fresh, len(fresh.numbers), stay, stay.used
+	o.packed, o.hidden, o.pages, o.large = fresh, len(fresh.numbers), stay, stay.used-o.holes
 	if o.again = 0; o.sealed > 0 {
 		for _, n := range slices.Concat(fresh.numbers, stay.numbers()) {
-			if o.sealedBefore(n) {
+			if o.holds(n) && o.sealedBefore(n) {
 				o.again++
 			}
 		}
@@ -303,9 +312,9 @@ func (o *Overlay) Seal() *Stack {
 	if _, err := o.unpackSome(0, math.MaxInt); err != nil {
 		panic(&AllocError{err})
 	}
-	o.sealed += o.pages.used - o.again
+	o.sealed += o.own() - o.again
 	pages, below := o.pages, o.base
-	o.pages, o.large, o.again = table{}, 0, 0
+	o.pages, o.holes, o.large, o.again = table{}, 0, 0, 0
 	o.base = seal(o.limit, o.arena, pages, below)
 	below.Release()
 	return o.base.Retain()
@@ -318,7 +327,7 @@ func (o *Overlay) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.arena.Free(o.pages.all()...)
-	o.pages, o.packed, o.hidden, o.large = table{}, nil, 0, 0
+	o.pages, o.holes, o.packed, o.hidden, o.large = table{}, 0, nil, 0, 0
 	o.base.Release()
 	o.origin.Release()
 	o.base, o.origin = nil, nil // a later use is then a clear fault, not a stale page

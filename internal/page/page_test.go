@@ -102,7 +102,7 @@ func (w *world) stack() modelStack     { return w.stacks[w.rng.IntN(len(w.stacks
 func (w *world) write() {
 	m, n := w.machine(), Number(w.rng.IntN(int(w.limit)))
 	m.mu.Lock()
-	private, before := m.holds(n), m.pages.used+m.hidden
+	private, before := m.holds(n), m.own()
 	m.mu.Unlock()
 	p, moved, err := m.Write(n)
 	if err != nil {
@@ -121,6 +121,18 @@ func (w *world) write() {
 	default:
 		w.stamp++
 		*p, m.model[n] = *stamped(w.stamp), w.stamp
+	}
+}
+
+func (w *world) discard() {
+	m, n := w.machine(), Number(w.rng.IntN(int(w.limit)))
+	before, charged, own := m.Pages(), m.Charged(), m.Owns(n)
+	if err := m.Discard(n); err != nil {
+		w.t.Fatal(err)
+	}
+	m.model[n] = 0
+	if gone := before - m.Pages(); m.Owns(n) || gone != map[bool]int{true: 1}[own] || charged-m.Charged() > gone || *m.Read(n) != (Page{}) {
+		w.t.Fatalf("page %d, which was the overlay's: %v, is discarded: %d pages fewer, %d charged less", n, own, gone, charged-m.Charged())
 	}
 }
 
@@ -200,8 +212,10 @@ func TestAgainstModel(t *testing.T) {
 			w.fork()
 			for range 6000 {
 				switch r := w.rng.IntN(1000); {
-				case r < 880:
+				case r < 800:
 					w.write()
+				case r < 880:
+					w.discard()
 				case r < 910:
 					w.fork()
 				case r < 950:

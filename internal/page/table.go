@@ -17,7 +17,7 @@ type slot struct {
 	number Number
 	large  bool  // not worth packing, as long as nobody writes to it
 	ahead  bool  // there because of Overlay.Ahead
-	page   *Page // nil: empty
+	page   *Page // nil: empty; zero: the page was discarded
 }
 
 // seed makes the hash unknown to guests, which choose the page numbers: one
@@ -102,11 +102,11 @@ func (t *table) numbers() []Number {
 	return all
 }
 
-// all returns the pages in the table, in no order.
+// all returns the pages in the table that are somebody's own, in no order.
 func (t *table) all() []*Page {
 	all := make([]*Page, 0, t.used)
 	for _, s := range t.slots {
-		if s.page != nil {
+		if s.page != nil && s.page != zero {
 			all = append(all, s.page)
 		}
 	}

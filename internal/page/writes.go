@@ -111,6 +111,10 @@ func PrepareFlats() error {
 	return err
 }
 
+// Requests returns the numbers of the ioctl requests that a Flat makes of what PrepareFlats
+// has opened.
+func Requests() []uint32 { return []uint32{requestScan, requestEnable, requestRegister} }
+
 // Bits of an entry of /proc/self/pagemap (the kernel's
 // Documentation/admin-guide/mm/pagemap).
 const (

@@ -56,8 +56,9 @@ type box struct {
 
 	mu      sync.Mutex
 	life                       // guarded by mu
+	idling  idling             // guarded by mu
 	snap    *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
-	timer   *time.Timer        // of the lifetime; guarded by mu
+	timer   *time.Timer        // of the lifetimes; guarded by mu
 	usage   usage              // guarded by mu
 	pausing chan struct{}      // closed when the pause under way has ended; nil: none; guarded by mu
 	over    bool               // it is closed; guarded by mu
@@ -74,7 +75,7 @@ func (b *box) activate(ctx context.Context) error {
 			defer func() { <-b.slots }()
 			b.wakeErr = b.refresh()
 			close(b.awake)
-			b.note()
+			b.noteSoon()
 			b.firstEval()
 		}()
 	})
@@ -89,8 +90,12 @@ func (b *box) activate(ctx context.Context) error {
 func (b *box) refresh() error {
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTime)
 	defer cancel()
-	if err := b.machine.Start(); err != nil {
-		return b.dead()
+	if b.machine.Started() { // and an earlier daemon has not come to an end with it
+		if err := b.machine.Start(); err != nil {
+			return b.dead()
+		}
+	} else {
+		b.machine.StartByOpen()
 	}
 	id := b.identity()
 	finish, err := b.agent.BeginRefresh(ctx, &id)
@@ -100,7 +105,7 @@ func (b *box) refresh() error {
 	}
 	if err != nil {
 		b.mu.Lock()
-		b.reason = "the guest could not be made itself after the fork: " + err.Error()
+		b.reason = "the guest could not be made itself after the fork: " + b.refreshFailure(err)
 		b.mu.Unlock()
 		b.machine.Pause()
 		return b.dead()
@@ -177,6 +182,7 @@ func (b *box) identity() wire.Refresh {
 	}
 	rand.Read(r.Entropy[:])
 	r.WallNS = b.machine.ClockZero().UnixNano()
+	r.Limits = b.guestLimits()
 	return r
 }
 
@@ -243,7 +249,7 @@ func (b *box) endReason() string {
 	}
 	ending := b.machine.Ending()
 	if errors.Is(ending.Err, page.ErrQuota) {
-		return fmt.Sprintf("it needed more than its memory limit of %d MiB", b.limitMiB)
+		return fmt.Sprintf("it needed more than its memory limit of %d MiB", b.limits.MemoryMiB)
 	}
 	return ending.String()
 }
@@ -253,26 +259,26 @@ func (b *box) info() Info {
 	life := b.life
 	b.mu.Unlock()
 	return Info{
-		ID:             b.id,
-		SnapshotTag:    b.base,
-		Engine:         b.engine,
-		State:          b.state(),
-		Reason:         b.endReason(),
-		CreatedAt:      b.created,
-		ExpiresAt:      life.expires,
-		PID:            b.machine.Cell().PID,
-		MemoryLimitMiB: b.limitMiB,
-		PrivateKiB:     b.machine.PrivateBytes() >> 10,
-		Translated:     b.machine.Counters().Translated,
-		BranchedFrom:   b.source,
-		Workspace:      b.workspace,
-		Metadata:       b.metadata,
-		OnTimeout:      b.onTimeout,
-		AutoResume:     b.autoResume,
-		Front:          life.front,
-		VCPUs:          b.manifest.VCPUs,
-		MemoryMiB:      b.manifest.MemoryMiB,
-		DiskMiB:        diskMiB(b.manifest),
+		ID:           b.id,
+		SnapshotTag:  b.base,
+		Engine:       b.engine,
+		State:        b.state(),
+		Reason:       b.endReason(),
+		CreatedAt:    b.created,
+		ExpiresAt:    life.expires,
+		Limits:       b.limits,
+		PID:          b.machine.Cell().PID,
+		PrivateKiB:   b.machine.PrivateBytes() >> 10,
+		Translated:   b.machine.Counters().Translated,
+		BranchedFrom: b.source,
+		Workspace:    b.workspace,
+		Metadata:     b.metadata,
+		OnTimeout:    b.onTimeout,
+		AutoResume:   b.autoResume,
+		Front:        life.front,
+		VCPUs:        b.manifest.VCPUs,
+		MemoryMiB:    b.manifest.MemoryMiB,
+		DiskMiB:      diskMiB(b.manifest),
 	}
 }
 
@@ -288,8 +294,8 @@ func (b *box) close() {
 		b.snap = nil
 		b.mu.Unlock()
 		close(b.closed)
+		b.machine.Close() // first: there is nobody who has to hear of the connections' end
 		b.agent.Close()
-		b.machine.Close()
 		snap.Release()
 	})
 }

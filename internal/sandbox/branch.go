@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,13 +66,22 @@ func (m *Manager) branch(ctx context.Context, id string, spec BranchSpec) (*writ
 	if err != nil {
 		return nil, err
 	}
-	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
-	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
+	done, err := m.admit(m.branchNeed(id, spec))
 	if err != nil {
 		slot()
 		return nil, err
 	}
-	return m.write(p, spec, slot), nil
+	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
+	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
+	free := func() {
+		slot()
+		done()
+	}
+	if err != nil {
+		free()
+		return nil, err
+	}
+	return m.write(p, spec, free), nil
 }
 
 // begin cuts a branch of a running sandbox and gives it its tag.
@@ -264,9 +272,9 @@ func (b *box) branchError(err error) error {
 // ForkSandbox makes n children of a sandbox, all of the same instant. Of a running
 // one it is a branch that nobody but these children needs: it is kept in memory as
 // long as one of them lives, and has no tag. A paused one stays paused. Children
-// have the sandbox's environment, with that of spec over it, and its memory limit,
-// if spec has none, but neither its metadata nor its lifetime. spec.Tag must be
-// empty.
+// have the sandbox's environment, with that of spec over it, and its limits where
+// those of spec are not tighter, but neither its metadata nor its lifetime. spec.Tag
+// must be empty.
 func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]ForkResult, error) {
 	spec, err := checkFork(spec)
 	if err != nil {
@@ -275,9 +283,12 @@ func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]
 	if spec.Tag != "" {
 		return nil, fail(InvalidArgument, "give one of the two", "a fork is of a snapshot or of a sandbox, not of both")
 	}
-	if err := m.admit(spec.N); err != nil {
+	// Before the sandbox is disturbed; what is forked in the end asks once more.
+	done, err := m.admit(spec.need())
+	if err != nil {
 		return nil, err
 	}
+	done()
 	cut := func() (*forking, error) { return m.forkCut(ctx, id, spec) }
 	f, err := asItIs(m, id, cut, func(r pausedRecord) (*forking, error) { return m.forkPaused(ctx, r, spec) })
 	if err != nil {
@@ -288,7 +299,7 @@ func (m *Manager) ForkSandbox(ctx context.Context, id string, spec ForkSpec) ([]
 
 // inherit gives children of a sandbox what they have of it.
 func (s *ForkSpec) inherit(t terms) error {
-	s.MemoryLimitMiB = cmp.Or(s.MemoryLimitMiB, t.limitMiB) // who is limited cannot fork out of it
+	s.Limits = s.Limits.within(t.limits)
 	s.Env = over(t.env, s.Env)
 	return s.terms().check()
 }

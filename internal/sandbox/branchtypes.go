@@ -49,22 +49,22 @@ const (
 
 // Workspace is a named sandbox that outlives the daemon.
 type Workspace struct {
-	Name           string
-	SnapshotTag    string // what it resumes from
-	BaseTag        string // what it was created from
-	State          string // WorkspaceRunning or WorkspaceSuspended
-	SandboxID      string // while it runs
-	MemoryLimitMiB int
-	CreatedAt      time.Time
-	SuspendedAt    time.Time // of the last suspension; zero: never
-	Warning        string    // what went wrong with it last, if anything
+	Name        string
+	SnapshotTag string // what it resumes from
+	BaseTag     string // what it was created from
+	State       string // WorkspaceRunning or WorkspaceSuspended
+	SandboxID   string // while it runs
+	Limits      Limits
+	CreatedAt   time.Time
+	SuspendedAt time.Time // of the last suspension; zero: never
+	Warning     string    // what went wrong with it last, if anything
 }
 
 // WorkspaceSpec asks for a workspace.
 type WorkspaceSpec struct {
-	Name           string
-	Tag            string // snapshot to start from
-	MemoryLimitMiB int
+	Name   string
+	Tag    string // snapshot to start from
+	Limits Limits // an idle lifetime ends in a suspension
 }
 
 // Kinds of a TreeNode.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -115,10 +116,13 @@ func (m *Manager) transient(ctx context.Context, tag string) (*box, error) {
 	if err := src.Intact(); err != nil {
 		return nil, m.openError(tag, err)
 	}
-	if err := m.admit(1); err != nil {
+	c := birthOf(ForkSpec{Tag: tag})
+	done, err := m.admit(c.need(fmt.Sprintf("deriving from %q", tag)))
+	if err != nil {
 		return nil, err
 	}
-	b, err := m.spawn(ctx, src, birthOf(ForkSpec{Tag: tag}))
+	defer done()
+	b, err := m.spawn(ctx, src, c)
 	if err != nil {
 		return nil, wrap(err, "forking a child of %q", tag)
 	}

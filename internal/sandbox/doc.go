@@ -3,21 +3,28 @@
 // agent into the operations that the REST server and nobody else exposes.
 //
 // Invariants:
+//
 //   - A sandbox that is branched goes on, whatever becomes of the branch. It
 //     stands still only while its overlays are sealed; all that can be done
 //     before or after that is.
+//
 //   - What stands on a snapshot (a sandbox, a branch, a derived snapshot) becomes
 //     known before the snapshot can be removed, so a removal sees it.
+//
 //   - A sandbox that has another machine, after a rollback, is another box under
 //     the same id. Whoever has waited for its turn looks again.
+//
 //   - A workspace resumes from what its record names, and so does a sandbox that was
 //     paused. That is durable before its machine ends. What a crash cuts short is
 //     found through the record.
+//
 //   - A sandbox that has no machine and has a record that names a snapshot is
 //     paused. Whether it has, and until when, changes only in the turn of its id; but
 //     a kill takes the machine at once, so that a pause under way gives up.
 //
+//   - What the host cannot bear is not begun. What runs is left alone.
+//
 // Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// the store's locks, Manager.mu, box.mu and records.mu. Manager.building is never
-// waited for.
+// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu and records.mu.
+// Manager.building is never waited for.
 package sandbox

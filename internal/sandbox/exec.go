@@ -16,16 +16,17 @@ import (
 // defaultOutputLimit is what a command may print per stream before it is cut.
 const defaultOutputLimit = 64 << 20
 
-// use finds a sandbox and has it ready.
-func (m *Manager) use(ctx context.Context, id string) (*box, error) {
-	b, err := m.find(ctx, id)
-	if err != nil {
-		return nil, err
+// use finds a sandbox and has it ready. The caller uses it until it calls done.
+func (m *Manager) use(ctx context.Context, id string) (b *box, done func(), err error) {
+	if b, err = m.find(ctx, id); err != nil {
+		return nil, nil, err
 	}
+	done = m.using(b)
 	if err := b.ready(ctx); err != nil {
-		return nil, err
+		done()
+		return nil, nil, err
 	}
-	return b, nil
+	return b, done, nil
 }
 
 // Exec runs a command to its end. Output goes to the command's writers as it
@@ -37,10 +38,11 @@ func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandRes
 	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
 		return nil, fail(InvalidArgument, "", "timeout and output limit must not be negative")
 	}
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	start := time.Now()
 	cmd.Env = over(b.env, cmd.Env)
 	exit, err := b.agent.Run(ctx, cmd.request(), agent.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
@@ -106,6 +108,7 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.state() != Running {
 		return nil, b.dead()
 	}
+	defer m.using(b)()
 	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
 		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
 	})
@@ -191,7 +194,7 @@ func (b *box) guestError(err error, format string, args ...any) error {
 		if !known {
 			code = Internal
 		}
-		hint := ""
+		hint := b.atLimit(e.Code)
 		if e.Code == wire.CodeNoInterpreter && e.Detail != "" {
 			hint = "make a snapshot with the package " + e.Detail
 		}

@@ -18,10 +18,11 @@ func (m *Manager) file(ctx context.Context, id, name string, do func(*box) error
 	if !path.IsAbs(name) {
 		return fail(InvalidArgument, "", "path %q is not absolute", name)
 	}
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return err
 	}
+	defer done()
 	if err := do(b); err != nil {
 		if _, ours := errors.AsType[*Error](err); ours {
 			return err

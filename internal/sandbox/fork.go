@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -54,9 +55,11 @@ func (m *Manager) forkFrom(ctx context.Context, src *snapshot.Snapshot, spec For
 	if err := src.Intact(); err != nil {
 		return nil, m.openError(spec.Tag, err)
 	}
-	if err := m.admit(spec.N); err != nil {
+	done, err := m.admit(spec.need())
+	if err != nil {
 		return nil, err
 	}
+	defer done()
 	f := &forking{
 		spec: spec, wake: spec.Prewarm || src.Manifest.Held > 0,
 		results: make([]ForkResult, spec.N), boxes: make([]*box, spec.N),
@@ -104,11 +107,8 @@ func (f *forking) finish(ctx context.Context, m *Manager) ([]ForkResult, error) 
 // checkFork checks a request, and makes copies of what its children share.
 func checkFork(spec ForkSpec) (ForkSpec, error) {
 	spec.Metadata, spec.Env, spec.Front = maps.Clone(spec.Metadata), maps.Clone(spec.Env), slices.Clone(spec.Front)
-	switch {
-	case spec.N < 1 || spec.N > MaxFork:
+	if spec.N < 1 || spec.N > MaxFork {
 		return spec, fail(InvalidArgument, "", "n must be 1 to %d, not %d", MaxFork, spec.N)
-	case spec.MemoryLimitMiB < 0:
-		return spec, fail(InvalidArgument, "", "memory limit must not be negative")
 	}
 	if err := checkLifetime(spec.Lifetime); err != nil {
 		return spec, err
@@ -121,23 +121,18 @@ func checkFork(spec ForkSpec) (ForkSpec, error) {
 
 func (s *ForkSpec) terms() terms {
 	return terms{
-		limitMiB: s.MemoryLimitMiB, metadata: s.Metadata, env: s.Env,
+		limits: s.Limits, metadata: s.Metadata, env: s.Env,
 		onTimeout: cmp.Or(s.OnTimeout, KillOnTimeout), autoResume: s.AutoResume,
 	}
 }
 
-// admit refuses a request that would exceed the number of sandboxes.
-func (m *Manager) admit(n int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return errShutdown()
+// need is what the children take of the host.
+func (s *ForkSpec) need() need {
+	what := fmt.Sprintf("forking %d children", s.N)
+	if s.Tag != "" {
+		what += fmt.Sprintf(" of %q", s.Tag)
 	}
-	if len(m.boxes)+n > maxBoxes {
-		return fail(CapacityExceeded, "end some with `forkd kill`",
-			"%d sandboxes exist and %d more would exceed the limit of %d", len(m.boxes), n, maxBoxes)
-	}
-	return nil
+	return need{what: what, boxes: s.N, tag: s.Tag, limits: s.Limits}
 }
 
 // each calls do for every i below n, from as many goroutines as there are CPUs.
@@ -224,6 +219,7 @@ func (m *Manager) wake(ctx context.Context, spec ForkSpec, boxes []*box, results
 const (
 	reasonKilled  = "it was killed"
 	reasonExpired = "its lifetime is over"
+	reasonIdle    = "nobody has used it for as long as its idle lifetime"
 	reasonRemoved = "its snapshot was removed by force"
 	reasonRefused = "the fork that made it failed"
 	reasonDerived = "the snapshot that it was for is made"
@@ -254,11 +250,15 @@ func (m *Manager) remove(b *box) bool {
 }
 
 // end frees a sandbox that is not known any more.
-func (m *Manager) end(b *box, reason string) { b.giveUp(reason) }
+func (m *Manager) end(b *box, reason string) {
+	b.giveUp(reason)
+	m.spent.learn(b)
+}
 
 // retire frees a sandbox that ended by itself. It stays listed, with its
 // reason, until it is killed or maxEnded others have ended after it.
 func (m *Manager) retire(b *box) {
+	m.spent.learn(b)
 	b.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -97,9 +97,11 @@ func (m *Manager) restore(ctx context.Context, c birth) (*box, error) {
 	if err := src.Intact(); err != nil {
 		return nil, m.openError(c.tag, err)
 	}
-	if err := m.admit(1); err != nil {
+	done, err := m.admit(c.need("resuming " + c.id))
+	if err != nil {
 		return nil, err
 	}
+	defer done()
 	b, err := m.spawn(ctx, src, c)
 	if err != nil {
 		return nil, err

@@ -168,36 +168,33 @@ func (m *Manager) arm(b *box) {
 		b.timer.Stop()
 		b.timer = nil
 	}
-	if !b.expires.IsZero() && !b.over {
-		b.timer = time.AfterFunc(time.Until(b.expires), func() { m.expire(b) })
+	if end, _ := b.deadline(); !end.IsZero() && !b.over {
+		b.timer = time.AfterFunc(time.Until(end), func() { m.expire(b) })
 	}
 }
 
 // expire does what is due at the end of a sandbox's life, unless that was put off.
 func (m *Manager) expire(b *box) {
+	if b.workspace != "" {
+		m.suspendIdle(b)
+		return
+	}
 	ctx := context.Background()
 	free, err := m.turn(ctx, b.id)
 	if err != nil {
 		return
 	}
 	defer free()
-	b.mu.Lock()
-	over := !b.expires.IsZero() && !time.Now().Before(b.expires)
-	b.mu.Unlock()
-	if !over || !m.owns(b) {
+	reason := m.over(b)
+	if reason == "" {
 		return
 	}
 	if b.onTimeout != PauseOnTimeout {
-		m.drop(b, reasonExpired)
+		m.drop(b, reason)
 		m.forget(b.id)
 		return
 	}
-	if err := m.pause(ctx, b.id); err != nil && b.state() == Running {
-		m.opts.Log.Warn("pausing a sandbox whose lifetime is over; it goes on until that works", "id", b.id, "error", err)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.timer != nil && !b.over {
-			b.timer.Reset(pauseAgain)
-		}
+	if err := m.pause(ctx, b.id); err != nil {
+		m.postpone(b, "pausing a sandbox whose lifetime is over; it goes on until that works", err)
 	}
 }

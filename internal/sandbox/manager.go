@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/host"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -36,7 +38,11 @@ type Options struct {
 	// Engine is what the machines in cells run on.
 	Engine Engine
 	// Cells starts the processes in which machines live.
-	Cells   cell.Launcher
+	Cells cell.Launcher
+	// Child is what a child takes of the host at least; by default what it does on an
+	// engine whose machines share a process.
+	Child   Cost
+	Host    Host // default: the host of this process
 	Log     *slog.Logger
 	Version string
 }
@@ -77,6 +83,9 @@ type Manager struct {
 	active   chan struct{} // activations in progress
 	images   sync.RWMutex  // held for reading while an image is in use
 
+	admission admission
+	spent     averages // what children had when they ended
+
 	mu       sync.Mutex
 	warm     map[string]*snapshot.Snapshot // opened snapshots by tag; guarded by mu
 	boxes    map[string]*box               // guarded by mu
@@ -95,6 +104,10 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	opts.Child = cmp.Or(opts.Child, usualCost)
+	if opts.Host == nil {
+		opts.Host = host.New()
+	}
 	m := &Manager{
 		opts:    opts,
 		lock:    lock,
@@ -102,6 +115,8 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		writers: newWriters(),
 		warm:    make(map[string]*snapshot.Snapshot),
 		boxes:   make(map[string]*box),
+
+		admission: admission{host: opts.Host},
 	}
 	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {
 		m.cells, err = m.newCells()

@@ -162,7 +162,7 @@ func TestPauseAndResume(t *testing.T) {
 // A paused sandbox can be forked from and branched, and stays as it is.
 func TestForkAndBranchOfAPausedSandbox(t *testing.T) {
 	m := borrow(t)
-	id := forkOne(t, m, ForkSpec{Env: map[string]string{"A": "1", "B": "2"}, MemoryLimitMiB: 100})
+	id := forkOne(t, m, ForkSpec{Env: map[string]string{"A": "1", "B": "2"}, Limits: Limits{MemoryMiB: 100}})
 	evalIn(t, m, id, "x = 21; x")
 	if _, err := m.Pause(t.Context(), id); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestForkAndBranchOfAPausedSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range children {
-		if c.Err != nil || c.Sandbox.SnapshotTag != benchTag || c.Sandbox.BranchedFrom != id || c.Sandbox.MemoryLimitMiB != 100 {
+		if c.Err != nil || c.Sandbox.SnapshotTag != benchTag || c.Sandbox.BranchedFrom != id || c.Sandbox.Limits.MemoryMiB != 100 {
 			t.Fatalf("%+v", c)
 		}
 	}

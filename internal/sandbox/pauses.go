@@ -20,21 +20,21 @@ type pausedRecord struct {
 	ID      string `json:"id"`
 	BaseTag string `json:"base_tag"` // it was forked from
 	kept
-	Engine         string            `json:"engine"`
-	VCPUs          int               `json:"vcpus"`
-	MemoryMiB      int               `json:"memory_mib"`
-	DiskMiB        int               `json:"disk_mib"`
-	BranchedFrom   string            `json:"branched_from,omitempty"`
-	Names          names             `json:"names"`
-	MemoryLimitMiB int               `json:"memory_limit_mib,omitempty"`
-	LifetimeMS     int64             `json:"lifetime_ms,omitempty"` // when it is resumed
-	OnTimeout      TimeoutAction     `json:"on_timeout"`
-	AutoResume     bool              `json:"auto_resume,omitempty"`
-	Metadata       map[string]string `json:"metadata,omitempty"`
-	Env            map[string]string `json:"env,omitempty"`
-	Front          json.RawMessage   `json:"front,omitempty"`
-	CreatedAt      time.Time         `json:"created_at"`
-	PausedAt       time.Time         `json:"paused_at"`
+	Engine       string `json:"engine"`
+	VCPUs        int    `json:"vcpus"`
+	MemoryMiB    int    `json:"memory_mib"`
+	DiskMiB      int    `json:"disk_mib"`
+	BranchedFrom string `json:"branched_from,omitempty"`
+	Names        names  `json:"names"`
+	Limits
+	LifetimeMS int64             `json:"lifetime_ms,omitempty"` // when it is resumed
+	OnTimeout  TimeoutAction     `json:"on_timeout"`
+	AutoResume bool              `json:"auto_resume,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	Front      json.RawMessage   `json:"front,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	PausedAt   time.Time         `json:"paused_at"`
 }
 
 var idPattern = regexp.MustCompile(`^sb[0-9a-f]{12}$`)
@@ -49,8 +49,6 @@ func (r pausedRecord) check() error {
 		return fmt.Errorf("bad id %q", r.ID)
 	case !snapshot.ValidTag(r.BaseTag):
 		return fmt.Errorf("bad tag %q", r.BaseTag)
-	case r.MemoryLimitMiB < 0:
-		return fmt.Errorf("bad memory limit %d", r.MemoryLimitMiB)
 	case r.LifetimeMS < 0 || r.LifetimeMS > MaxLifetime.Milliseconds():
 		return fmt.Errorf("bad lifetime of %d ms", r.LifetimeMS)
 	case r.Names != names{} && !r.Names.valid():
@@ -66,7 +64,7 @@ func (r pausedRecord) check() error {
 }
 
 func (r pausedRecord) terms() terms {
-	return terms{limitMiB: r.MemoryLimitMiB, metadata: r.Metadata, env: r.Env, onTimeout: r.OnTimeout, autoResume: r.AutoResume}
+	return terms{limits: r.Limits, metadata: r.Metadata, env: r.Env, onTimeout: r.OnTimeout, autoResume: r.AutoResume}
 }
 
 // birth is what the sandbox is made of again.
@@ -82,7 +80,7 @@ func (r pausedRecord) birth() birth {
 func (r pausedRecord) info() Info {
 	return Info{
 		ID: r.ID, SnapshotTag: r.BaseTag, Engine: r.Engine, State: Paused, CreatedAt: r.CreatedAt, PausedAt: r.PausedAt,
-		MemoryLimitMiB: r.MemoryLimitMiB, BranchedFrom: r.BranchedFrom, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB, DiskMiB: r.DiskMiB,
+		Limits: r.Limits, BranchedFrom: r.BranchedFrom, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB, DiskMiB: r.DiskMiB,
 		Metadata: r.Metadata, OnTimeout: r.OnTimeout, AutoResume: r.AutoResume, Front: r.Front,
 	}
 }
@@ -95,7 +93,7 @@ func recordOf(b *box, k kept) pausedRecord {
 	return pausedRecord{
 		Version: pausedVersion, ID: b.id, BaseTag: b.base, kept: k, Engine: b.engine, BranchedFrom: b.source, Names: b.names,
 		VCPUs: b.manifest.VCPUs, MemoryMiB: b.manifest.MemoryMiB, DiskMiB: diskMiB(b.manifest),
-		MemoryLimitMiB: b.limitMiB, LifetimeMS: life.lifetime.Milliseconds(), OnTimeout: b.onTimeout, AutoResume: b.autoResume,
+		Limits: b.limits, LifetimeMS: life.lifetime.Milliseconds(), OnTimeout: b.onTimeout, AutoResume: b.autoResume,
 		Metadata: b.metadata, Env: b.env, Front: life.front, CreatedAt: b.created.UTC(), PausedAt: time.Now().UTC(),
 	}
 }

@@ -12,13 +12,14 @@ func (m *Manager) DialPort(ctx context.Context, id string, port int) (net.Conn, 
 	if port < 1 || port > 1<<16-1 {
 		return nil, fail(InvalidArgument, "", "ports are 1 to 65535, not %d", port)
 	}
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	conn, err := b.agent.DialPort(ctx, uint16(port))
 	if err != nil {
+		done()
 		return nil, b.guestError(err, "connecting to port %d of sandbox %s", port, id)
 	}
-	return conn, nil
+	return usedConn{conn, done}, nil
 }

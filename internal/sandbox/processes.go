@@ -28,17 +28,18 @@ func (m *Manager) StartProcess(ctx context.Context, id string, spec ProcessSpec)
 	case spec.TTY != nil && (spec.TTY.Cols == 0 || spec.TTY.Rows == 0):
 		return nil, noTerminal()
 	}
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	a, err := b.agent.StartProcess(ctx, spec.request(b.env))
 	if err != nil {
+		done()
 		return nil, b.guestError(err, "starting %q", spec.Args[0])
 	}
 	p := process(a.Info)
 	p.Env = spec.Env // without the sandbox's
-	return &attachment{b, a, p}, nil
+	return &attachment{b, a, p, done}, nil
 }
 
 func noTerminal() *Error {
@@ -59,25 +60,27 @@ func (s *ProcessSpec) request(env map[string]string) wire.ExecRequest {
 // AttachProcess listens to a process from now on. One that has ended within the last
 // minutes has its Exit, and no output.
 func (m *Manager) AttachProcess(ctx context.Context, id string, ref ProcessRef) (Attachment, error) {
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	a, err := b.agent.AttachProcess(ctx, wire.ProcessRef(ref))
 	if err != nil {
+		done()
 		return nil, b.guestError(err, "attaching to a process")
 	}
-	return &attachment{b, a, process(a.Info)}, nil
+	return &attachment{b, a, process(a.Info), done}, nil
 }
 
 // Processes lists the processes that StartProcess has started, here or in the
 // sandbox that this one was forked from: running ones first, by PID, then those that
 // have ended within the last minutes.
 func (m *Manager) Processes(ctx context.Context, id string) ([]Process, error) {
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	infos, err := b.agent.Processes(ctx)
 	if err != nil {
 		return nil, b.guestError(err, "listing processes")
@@ -129,10 +132,11 @@ func (m *Manager) ResizeProcess(ctx context.Context, id string, ref ProcessRef, 
 
 // process does something to a process of a ready sandbox.
 func (m *Manager) process(ctx context.Context, id, what string, do func(*box) error) error {
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return err
 	}
+	defer done()
 	if err := do(b); err != nil {
 		return b.guestError(err, "%s", what)
 	}
@@ -167,6 +171,7 @@ type attachment struct {
 	box     *box
 	agent   *agent.Attachment
 	process Process
+	done    func()
 }
 
 func (a *attachment) Process() Process { return a.process }
@@ -186,4 +191,7 @@ var outputKinds = map[agent.Stream]OutputKind{agent.Stdout: Stdout, agent.Stderr
 
 func (a *attachment) Exit() ProcessExit { return processExit(a.agent.Exit()) }
 
-func (a *attachment) Close() error { return a.agent.Close() }
+func (a *attachment) Close() error {
+	defer a.done()
+	return a.agent.Close()
+}

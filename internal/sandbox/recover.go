@@ -20,7 +20,7 @@ type sourceNote struct {
 
 // termsNote is of what sandboxes have in common that were forked together.
 type termsNote struct {
-	LimitMiB   int               `json:"limit_mib,omitempty"`
+	Limits     Limits            `json:"limits"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
 	OnTimeout  TimeoutAction     `json:"on_timeout,omitempty"`
@@ -28,11 +28,11 @@ type termsNote struct {
 }
 
 func (t terms) note() termsNote {
-	return termsNote{t.limitMiB, t.metadata, t.env, t.onTimeout, t.autoResume}
+	return termsNote{t.limits, t.metadata, t.env, t.onTimeout, t.autoResume}
 }
 
 func (n termsNote) terms() terms {
-	return terms{limitMiB: n.LimitMiB, metadata: n.Metadata, env: n.Env, onTimeout: n.OnTimeout, autoResume: n.AutoResume}
+	return terms{limits: n.Limits, metadata: n.Metadata, env: n.Env, onTimeout: n.OnTimeout, autoResume: n.AutoResume}
 }
 
 // boxNote is of one sandbox.
@@ -68,11 +68,20 @@ func (b *box) noteNow() boxNote {
 	return n
 }
 
-// note has the sandbox's cell know it as it is now.
-func (b *box) note() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.noteLocked()
+// noteAfter is how long what nobody was told of may stay unknown to a cell. It keeps notes
+// out of bursts.
+const noteAfter = 50 * time.Millisecond
+
+// noteSoon has the sandbox's cell know it as it is, before long. A daemon that dies before
+// refreshes the guest once more.
+func (b *box) noteSoon() {
+	time.AfterFunc(noteAfter, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.over {
+			b.noteLocked()
+		}
+	})
 }
 
 // noteLocked is note for a caller that holds b.mu. If the cell is gone the sandbox is,

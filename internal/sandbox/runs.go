@@ -26,6 +26,7 @@ func (m *Manager) RunCode(ctx context.Context, id string, spec RunSpec, event fu
 	if b.state() != Running {
 		return nil, b.dead()
 	}
+	defer m.using(b)()
 	req := agent.RunRequest{
 		Context: spec.Context, Language: spec.Language, Code: spec.Code, Env: environ(over(b.env, spec.Env)),
 		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout,
@@ -72,10 +73,11 @@ func (b *box) runError(err error, format string, args ...any) error {
 
 // CreateContext starts an interpreter that keeps state between runs.
 func (m *Manager) CreateContext(ctx context.Context, id string, spec ContextSpec) (*CodeContext, error) {
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	c, err := b.agent.CreateContext(ctx, agent.ContextSpec{Language: spec.Language, Env: environ(b.env), Cwd: spec.Cwd, User: spec.User})
 	if err != nil {
 		return nil, b.guestError(err, "starting a context")
@@ -86,10 +88,11 @@ func (m *Manager) CreateContext(ctx context.Context, id string, spec ContextSpec
 
 // Contexts lists the contexts in the order of their starts.
 func (m *Manager) Contexts(ctx context.Context, id string) ([]CodeContext, error) {
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	contexts, err := b.agent.Contexts(ctx)
 	if err != nil {
 		return nil, b.guestError(err, "listing contexts")

@@ -32,12 +32,12 @@ func noSandbox(id string) *Error {
 
 // Sandboxes lists the sandboxes, paused ones too, oldest first.
 func (m *Manager) Sandboxes() []Info {
+	m.refreshAll()
 	// In this order: what is paused in between is in both.
 	m.mu.Lock()
 	boxes := maps.Clone(m.boxes)
 	m.mu.Unlock()
 	paused := m.paused.all()
-	m.refreshAll()
 	infos := make([]Info, 0, len(boxes)+len(paused))
 	for _, b := range boxes {
 		infos = append(infos, b.info())
@@ -54,7 +54,9 @@ func (m *Manager) Sandboxes() []Info {
 // Sandbox describes one sandbox.
 func (m *Manager) Sandbox(id string) (*Info, error) {
 	if b := m.lookup(id); b != nil {
-		b.machine.Refresh()
+		b.machine.Refresh() // takes a moment, in which it may be paused
+	}
+	if b := m.lookup(id); b != nil {
 		info := b.info()
 		return &info, nil
 	}

@@ -157,6 +157,12 @@ func (m *Manager) CreateSnapshot(ctx context.Context, spec SnapshotSpec, progres
 		return nil, fail(AlreadyExists, "wait until it is ready", "snapshot %q is being made already", spec.Tag)
 	}
 	defer m.building.release(spec.Tag)
+	cost := buildCost(spec.MemoryMiB)
+	done, err := m.admit(need{what: fmt.Sprintf("making snapshot %q", spec.Tag), memory: cost, disk: cost})
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	if err := m.build(ctx, spec, progress); err != nil {
 		return nil, wrap(err, "making snapshot %q", spec.Tag)
 	}

@@ -17,9 +17,9 @@ type spaceRecord struct {
 	Name    string `json:"name"`
 	BaseTag string `json:"base_tag"` // it began with
 	kept
-	MemoryLimitMiB int       `json:"memory_limit_mib,omitempty"`
-	CreatedAt      time.Time `json:"created_at"`
-	SuspendedAt    time.Time `json:"suspended_at,omitzero"`
+	Limits
+	CreatedAt   time.Time `json:"created_at"`
+	SuspendedAt time.Time `json:"suspended_at,omitzero"`
 }
 
 func (w spaceRecord) key() string { return w.Name }
@@ -32,8 +32,9 @@ func (w spaceRecord) check() error {
 		return fmt.Errorf("bad name %q", w.Name)
 	case !snapshot.ValidTag(w.BaseTag) || !snapshot.ValidTag(w.SnapshotTag):
 		return fmt.Errorf("bad tags %q and %q", w.BaseTag, w.SnapshotTag)
-	case w.MemoryLimitMiB < 0:
-		return fmt.Errorf("bad memory limit %d", w.MemoryLimitMiB)
+	}
+	if err := w.Limits.check(); err != nil {
+		return err
 	}
 	return w.kept.check()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -58,8 +59,17 @@ func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births 
 	if err != nil {
 		return nil, err
 	}
+	limits := births[0].limits
 	spec := cell.Spec{
-		MemoryPages: births[0].limitMiB << (20 - page.Shift), Common: common, Children: make([]cell.Child, len(births)),
+		MemoryPages: limits.MemoryMiB << (20 - page.Shift), Limits: limits.machine(scratchBytes(src)),
+		Common: common, Children: make([]cell.Child, len(births)),
+	}
+	if m.opts.Engine.Each {
+		if err := confine(home, limits); err != nil {
+			home.Quit()
+			return nil, m.spawnError(err)
+		}
+		spec.MemoryPages = 0
 	}
 	for i, c := range births {
 		b := m.newBox(src.Manifest, c)
@@ -78,6 +88,24 @@ func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births 
 	}
 	return errs, nil
 }
+
+// cellMemory is what a cell takes of the host's memory besides its machine's.
+const cellMemory = 96 << 20
+
+// confine has the host's kernel limit the cell of one sandbox, whose engine cannot do it.
+func confine(home *cell.Cell, l Limits) error {
+	if l.MemoryMiB == 0 && l.CPUs == 0 && l.CPUWeight == 0 {
+		return nil
+	}
+	outer := jail.Limits{CPUWeight: l.CPUWeight, CPUMilli: int(l.CPUs * 1000)}
+	if l.MemoryMiB > 0 {
+		outer.MemoryBytes = int64(l.MemoryMiB)<<20 + cellMemory
+	}
+	return home.Limit(outer)
+}
+
+// scratchBytes returns the size of a snapshot's scratch disk.
+func scratchBytes(s *snapshot.Snapshot) int64 { return int64(s.Manifest.Scratch.Pages) * page.Size }
 
 // cellFor returns the cell in which children of a snapshot live. Those of a branch that
 // is in the memory of a cell live there, if they can.
@@ -99,7 +127,8 @@ func (m *Manager) cellFor(ctx context.Context, src *snapshot.Snapshot) (*cell.Ce
 // spawnError explains why a machine could not be made.
 func (m *Manager) spawnError(err error) error {
 	if errors.Is(err, engine.ErrNoQuota) {
-		return fail(Unsupported, "leave the memory limit out", "the %s engine cannot limit a sandbox's memory", m.opts.Engine.Name)
+		return fail(Unsupported, "leave the limits out, or give the daemon a cgroup: `forkd doctor` tells more",
+			"the %s engine cannot limit a sandbox's memory and processors here: %s", m.opts.Engine.Name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("restoring machine: %w", err)
@@ -121,6 +150,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		engine:    m.opts.Engine.Name,
 		created:   c.created,
 		restored:  time.Now(),
+		idling:    idling{last: time.Now()},
 		workspace: c.workspace,
 		life:      c.life,
 		closed:    make(chan struct{}),

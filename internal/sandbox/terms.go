@@ -8,13 +8,16 @@ import (
 // terms are what a sandbox was given when it was made. They never change, and
 // siblings share the maps.
 type terms struct {
-	limitMiB      int // of private memory; zero: the guest's whole RAM
+	limits        Limits
 	metadata, env map[string]string
 	onTimeout     TimeoutAction
 	autoResume    bool
 }
 
 func (t terms) check() error {
+	if err := t.limits.check(); err != nil {
+		return err
+	}
 	switch {
 	case t.onTimeout != KillOnTimeout && t.onTimeout != PauseOnTimeout:
 		return fail(InvalidArgument, "kill and pause are known", "unknown action %q for the end of a lifetime", t.onTimeout)

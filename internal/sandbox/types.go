@@ -43,6 +43,9 @@ type Error struct {
 	Message string
 	Hint    string // what to do about it, may be empty
 	Err     error  // cause, may be nil
+
+	Shortage *Shortage     // what the host lacks, if that is why
+	Retry    time.Duration // when asking again makes sense; zero: soon, or not at all
 }
 
 func (e *Error) Error() string {
@@ -71,19 +74,19 @@ const (
 
 // Info describes a sandbox.
 type Info struct {
-	ID             string
-	SnapshotTag    string // it was forked from, or rolled back to
-	Engine         string
-	State          State
-	Reason         string // why it ended, or why it cannot be resumed
-	CreatedAt      time.Time
-	ExpiresAt      time.Time // zero: never
-	MemoryLimitMiB int       // zero: the guest's whole RAM
-	PrivateKiB     int64     // RAM and disk pages that only this sandbox has
-	PID            int       // of the process that it lives or lived in; 0: it is paused
-	Translated     uint64    // basic blocks of guest code that none before it had needed
-	Workspace      string    // that it is, if any
-	BranchedFrom   string    // id of the sandbox that its snapshot was branched from, if any
+	ID           string
+	SnapshotTag  string // it was forked from, or rolled back to
+	Engine       string
+	State        State
+	Reason       string // why it ended, or why it cannot be resumed
+	CreatedAt    time.Time
+	ExpiresAt    time.Time // zero: never
+	Limits       Limits
+	PrivateKiB   int64  // RAM and disk pages that only this sandbox has
+	PID          int    // of the process that it lives or lived in; 0: it is paused
+	Translated   uint64 // basic blocks of guest code that none before it had needed
+	Workspace    string // that it is, if any
+	BranchedFrom string // id of the sandbox that its snapshot was branched from, if any
 
 	VCPUs     int // of the guest
 	MemoryMiB int // of RAM, as the guest sees it
@@ -157,11 +160,11 @@ type Progress struct {
 
 // ForkSpec asks for children of a snapshot.
 type ForkSpec struct {
-	Tag            string
-	N              int // 1..1000
-	MemoryLimitMiB int
-	Lifetime       time.Duration // zero: no limit
-	Prewarm        bool          // refresh each child before answering
+	Tag      string
+	N        int // 1..1000
+	Limits   Limits
+	Lifetime time.Duration // zero: no limit
+	Prewarm  bool          // refresh each child before answering
 
 	Metadata   map[string]string // the caller's own, to find sandboxes by
 	Env        map[string]string // for every command and code context in it

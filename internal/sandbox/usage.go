@@ -54,10 +54,11 @@ func (b *box) load(in wire.Metrics) float64 {
 
 // User looks an account of the sandbox up, by its name or number.
 func (m *Manager) User(ctx context.Context, id, name string) (*User, error) {
-	b, err := m.use(ctx, id)
+	b, done, err := m.use(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	u, err := b.agent.User(ctx, name)
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNoSuchUser {
 		return nil, fail(NotFound, "", "there is no user %q", name)

@@ -15,7 +15,7 @@ func (m *Manager) Watch(ctx context.Context, id string, spec WatchSpec) (Watch, 
 	err := m.file(ctx, id, spec.Path, func(b *box) error {
 		a, err := b.agent.Watch(ctx, wire.WatchRequest{Path: wire.Name(spec.Path), Recursive: spec.Recursive, Entries: spec.Entries})
 		if err == nil {
-			w = &watch{b, a, spec.Path}
+			w = &watch{b, a, spec.Path, m.using(b)}
 		}
 		return err
 	})
@@ -26,6 +26,7 @@ type watch struct {
 	box   *box
 	agent *agent.Watcher
 	dir   string
+	end   func()
 }
 
 func (w *watch) Recv() (Change, error) {
@@ -41,4 +42,7 @@ func (w *watch) Recv() (Change, error) {
 	return out, nil
 }
 
-func (w *watch) Close() error { return w.agent.Close() }
+func (w *watch) Close() error {
+	defer w.end()
+	return w.agent.Close()
+}

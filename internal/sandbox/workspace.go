@@ -18,8 +18,8 @@ func (m *Manager) CreateWorkspace(ctx context.Context, spec WorkspaceSpec) (*Wor
 	if err := checkWorkspace(spec.Name); err != nil {
 		return nil, err
 	}
-	if spec.MemoryLimitMiB < 0 {
-		return nil, fail(InvalidArgument, "", "memory limit must not be negative")
+	if err := spec.Limits.check(); err != nil {
+		return nil, err
 	}
 	free, err := m.space(ctx, spec.Name)
 	if err != nil {
@@ -31,7 +31,7 @@ func (m *Manager) CreateWorkspace(ctx context.Context, spec WorkspaceSpec) (*Wor
 	}
 	w := spaceRecord{
 		Version: spaceVersion, Name: spec.Name, BaseTag: spec.Tag, kept: kept{SnapshotTag: spec.Tag},
-		MemoryLimitMiB: spec.MemoryLimitMiB, CreatedAt: time.Now().UTC(),
+		Limits: spec.Limits, CreatedAt: time.Now().UTC(),
 	}
 	defer m.tags.share(spec.Tag)()
 	b, err := m.enter(ctx, w)
@@ -116,7 +116,7 @@ func (m *Manager) workspace(name string) (*Workspace, error) {
 func (m *Manager) describeSpace(w spaceRecord) Workspace {
 	space := Workspace{
 		Name: w.Name, SnapshotTag: w.SnapshotTag, BaseTag: w.BaseTag, State: WorkspaceSuspended,
-		MemoryLimitMiB: w.MemoryLimitMiB, CreatedAt: w.CreatedAt, SuspendedAt: w.SuspendedAt,
+		Limits: w.Limits, CreatedAt: w.CreatedAt, SuspendedAt: w.SuspendedAt,
 	}
 	if b := m.occupant(w.Name); b != nil {
 		space.State, space.SandboxID = WorkspaceRunning, b.id
@@ -177,7 +177,7 @@ func (m *Manager) occupant(name string) *box {
 
 // enter starts the sandbox of a workspace. The caller shares the tag.
 func (m *Manager) enter(ctx context.Context, w spaceRecord) (*box, error) {
-	c := birthOf(ForkSpec{Tag: w.SnapshotTag, MemoryLimitMiB: w.MemoryLimitMiB})
+	c := birthOf(ForkSpec{Tag: w.SnapshotTag, Limits: w.Limits})
 	c.workspace, c.base = w.Name, w.BaseTag
 	b, err := m.restore(ctx, c)
 	if err != nil {

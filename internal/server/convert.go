@@ -48,7 +48,7 @@ func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
 		Reason:           in.Reason,
 		CreatedAtUnix:    in.CreatedAt.Unix(),
 		PID:              in.PID,
-		MemoryLimitMiB:   orNil(in.MemoryLimitMiB),
+		MemoryLimitMiB:   orNil(in.Limits.MemoryMiB),
 		PrivateKiB:       in.PrivateKiB,
 		TranslatedBlocks: int64(in.Translated),
 		BranchedFrom:     in.BranchedFrom,
@@ -60,6 +60,9 @@ func sandboxInfo(in *sandbox.Info) api.SandboxInfo {
 		OnTimeout:        api.TimeoutAction(in.OnTimeout),
 		AutoResume:       in.AutoResume,
 	}
+	l := limits(in.Limits)
+	out.CPUs, out.CPUWeight, out.PIDsLimit, out.DiskLimitMiB = l.CPUs, l.CPUWeight, l.PIDsLimit, l.DiskLimitMiB
+	out.DiskBytesPerSec, out.NetBytesPerSec, out.IdleTimeoutSecs = l.DiskBytesPerSec, l.NetBytesPerSec, l.IdleTimeoutSecs
 	if out.Metadata == nil {
 		out.Metadata = api.Metadata{}
 	}
@@ -141,9 +144,12 @@ func workspace(in *sandbox.Workspace) api.Workspace {
 		BaseTag:        in.BaseTag,
 		SandboxID:      in.SandboxID,
 		CreatedAtUnix:  in.CreatedAt.Unix(),
-		MemoryLimitMiB: orNil(in.MemoryLimitMiB),
+		MemoryLimitMiB: orNil(in.Limits.MemoryMiB),
 		Warning:        in.Warning,
 	}
+	l := limits(in.Limits)
+	out.CPUs, out.CPUWeight, out.PIDsLimit, out.DiskLimitMiB = l.CPUs, l.CPUWeight, l.PIDsLimit, l.DiskLimitMiB
+	out.DiskBytesPerSec, out.NetBytesPerSec, out.IdleTimeoutSecs = l.DiskBytesPerSec, l.NetBytesPerSec, l.IdleTimeoutSecs
 	if !in.SuspendedAt.IsZero() {
 		out.SuspendedAtUnix = in.SuspendedAt.Unix()
 	}

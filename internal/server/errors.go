@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/sandbox"
@@ -92,12 +94,22 @@ func describe(ctx context.Context, err error) *api.Error {
 	if _, known := statusOf[body.Code]; !known {
 		body.Code = api.ErrorCodeInternal
 	}
+	if s := fault.Shortage; s != nil {
+		body.Shortage = &api.Shortage{Resource: api.ShortageResource(s.Resource), Needed: s.Needed, Free: s.Free, Held: s.Held}
+	}
 	return body
 }
 
-// retryAfter is how many seconds a client should wait when the daemon has no
-// room for it: what it waits for (a branch being written) is over by then.
-const retryAfter = "1"
+// retryAfter is how many seconds a client should wait that asks for what the daemon
+// has no room for: a second if nobody knows, as what it waits for (a branch being
+// written) is over by then.
+func retryAfter(err error) string {
+	var fault *sandbox.Error
+	if errors.As(err, &fault) && fault.Retry > time.Second {
+		return strconv.Itoa(int(math.Ceil(fault.Retry.Seconds())))
+	}
+	return "1"
+}
 
 // fail answers a request with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -106,7 +118,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	if statusOf[body.Code] == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", retryAfter)
+		w.Header().Set("Retry-After", retryAfter(err))
 	}
 	note(w, slog.String("error", body.Error))
 	writeJSON(w, statusOf[body.Code], body)

@@ -378,13 +378,13 @@ func FuzzStreamInput(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{`{"tag":"a","n":1}`, `{"args":["a"],"env":{"a":"b"},"timeout_secs":1e3}`, `{"n":1e999}`, `[`, `{"setup":[["a"]]}`} {
+	for _, seed := range []string{`{"tag":"a","n":1}`, `{"args":["a"],"env":{"a":"b"},"timeout_secs":1e3}`, `{"n":1e999}`, `{"cpus":0.5,"pids_limit":1,"idle_timeout_secs":1}`, `[`, `{"setup":[["a"]]}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var fork api.ForkRequest
 		if decodeJSON(body, &fork) == nil {
-			if spec, err := forkSpec(&fork); err == nil && (spec.N < 1 || spec.N > maxFork || spec.Lifetime < 0) {
+			if spec, err := forkSpec(&fork, body); err == nil && (spec.N < 1 || spec.N > maxFork || spec.Lifetime < 0) {
 				t.Errorf("%q became %+v", body, spec)
 			}
 		}

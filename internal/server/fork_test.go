@@ -61,8 +61,28 @@ func TestForkOptions(t *testing.T) {
 	if boxes[0].MemoryLimitMiB == nil || *boxes[0].MemoryLimitMiB != 64 {
 		t.Errorf("memory limit %v", boxes[0].MemoryLimitMiB)
 	}
+	if b := boxes[0]; b.CPUs != nil || b.CPUWeight != nil || b.PIDsLimit != nil || b.DiskLimitMiB != nil || b.DiskBytesPerSec != nil || b.NetBytesPerSec != nil || b.IdleTimeoutSecs != nil {
+		t.Errorf("limits that nobody has asked for: %+v", b)
+	}
 	if at := boxes[0].ExpiresAt; at == nil || time.Until(*at) < 59*time.Minute || time.Until(*at) > time.Hour {
 		t.Errorf("expires at %v", at)
+	}
+}
+
+// Limits are passed on and shown.
+func TestForkLimits(t *testing.T) {
+	s := newSite(t, "")
+	limits := `"memory_limit_mib":64,"cpus":0.5,"cpu_weight":50,"pids_limit":100,"disk_limit_mib":200,"disk_bytes_per_sec":1048576,"net_bytes_per_sec":2048,"idle_timeout_secs":1.5`
+	want := sandbox.Limits{MemoryMiB: 64, CPUs: 0.5, CPUWeight: 50, Processes: 100, DiskMiB: 200, DiskRate: 1 << 20, NetRate: 2048, Idle: 1500 * time.Millisecond}
+	resp, text := s.ask(t, "POST", "/v1/sandboxes", `{"tag":"pyagent",`+limits+`}`)
+	if resp.StatusCode != 201 || s.Sandboxes()[0].Limits != want {
+		t.Errorf("%s %s: %+v", resp.Status, text, s.Sandboxes())
+	}
+	_, space := s.ask(t, "POST", "/v1/workspaces", `{"name":"w","snapshot_tag":"pyagent",`+limits+`}`)
+	for _, field := range strings.Split(limits, ",") {
+		if !strings.Contains(text, field) || !strings.Contains(space, field) {
+			t.Errorf("%s is missing in %s or %s", field, text, space)
+		}
 	}
 }
 
@@ -80,6 +100,27 @@ func TestForkPartly(t *testing.T) {
 	}
 	if all := s.Sandboxes(); len(all) != 3 {
 		t.Errorf("%d run, the answer names 3", len(all))
+	}
+}
+
+// What the host cannot bear is refused with the numbers, and with when to ask again.
+func TestForkShortage(t *testing.T) {
+	s := newSite(t, "", func(f *servertest.Fake) {
+		f.ForkError = func(int) *sandbox.Error {
+			return &sandbox.Error{
+				Code: sandbox.CapacityExceeded, Message: "no room", Retry: 4500 * time.Millisecond,
+				Shortage: &sandbox.Shortage{Resource: sandbox.ResourceMemory, Needed: 5, Free: 4, Held: 3},
+			}
+		}
+	})
+	resp, text := s.ask(t, "POST", "/v1/sandboxes", `{"tag":"pyagent"}`)
+	wantError(t, resp, text, 503, "capacity_exceeded", "no room")
+	if got := resp.Header.Get("Retry-After"); got != "5" || !strings.Contains(text, `"shortage":{"free":4,"held":3,"needed":5,"resource":"memory"}`) {
+		t.Errorf("Retry-After is %q, the answer %s", got, text)
+	}
+	var e *client.Error
+	if _, _, err := s.c.Fork(t.Context(), client.ForkRequest{Tag: "pyagent"}); !errors.As(err, &e) || e.Shortage == nil || e.Shortage.Needed != 5 || e.RetryAfter != 5*time.Second {
+		t.Errorf("the client has %+v", e)
 	}
 }
 

@@ -96,7 +96,7 @@ func (s *Server) ForkSandboxes(w http.ResponseWriter, r *http.Request, params ap
 		s.fail(w, r, err)
 		return
 	}
-	spec, err := forkSpec(&req)
+	spec, err := forkSpec(&req, body)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -208,8 +208,8 @@ func (s *Server) killAll(result *api.ForkPartial) {
 	wg.Wait()
 }
 
-// forkSpec checks a request.
-func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
+// forkSpec checks a request, which body has.
+func forkSpec(req *api.ForkRequest, body []byte) (spec sandbox.ForkSpec, err error) {
 	switch {
 	case req.PerChildNetns:
 		return spec, unsupported("per_child_netns: this build has no network in sandboxes")
@@ -240,7 +240,7 @@ func forkSpec(req *api.ForkRequest) (spec sandbox.ForkSpec, err error) {
 	}
 	spec.N, err = number(field, n, 1, 1, maxFork)
 	errs = append(errs, err)
-	spec.MemoryLimitMiB, err = number("memory_limit_mib", req.MemoryLimitMiB, 0, 1, 1<<20)
+	spec.Limits, err = readLimits(body)
 	errs = append(errs, err)
 	spec.Lifetime, err = seconds("timeout_secs", req.TimeoutSecs)
 	return spec, errors.Join(append(errs, err)...)

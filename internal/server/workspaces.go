@@ -27,11 +27,11 @@ func (s *Server) ListWorkspaces(w http.ResponseWriter, r *http.Request) {
 // CreateWorkspace makes a workspace and starts it.
 func (s *Server) CreateWorkspace(w http.ResponseWriter, r *http.Request) {
 	var req api.WorkspaceRequest
-	_, err := readJSON(w, r, maxSmallBody, &req)
+	body, err := readJSON(w, r, maxSmallBody, &req)
 	spec := sandbox.WorkspaceSpec{Name: req.Name, Tag: req.SnapshotTag}
 	if err == nil {
 		var limitErr error
-		spec.MemoryLimitMiB, limitErr = number("memory_limit_mib", req.MemoryLimitMiB, 0, 1, 1<<20)
+		spec.Limits, limitErr = readLimits(body)
 		err = errors.Join(checkName("name", req.Name), checkTag("snapshot_tag", req.SnapshotTag), limitErr)
 	}
 	if err != nil {

@@ -204,6 +204,10 @@ func (d *Decoder) Bytes() []byte {
 }
 func (d *Decoder) String() string { return string(d.Bytes()) }
 
+// More reports whether there is anything left. A value that a section has at its end
+// since a later forkd is not there in what an earlier one wrote.
+func (d *Decoder) More() bool { return d.err == nil && len(d.b) > 0 }
+
 // Fail records that a value makes no sense; reason says which and why.
 func (d *Decoder) Fail(reason string) {
 	if d.err == nil {

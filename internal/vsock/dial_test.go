@@ -59,7 +59,7 @@ func TestDialBeforeTheGuestIsUp(t *testing.T) {
 	g := &guest{TB: t}
 	g.d = virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
 		g.mux = New()
-		return virtio.New(slot, guestCID, g.mux)
+		return virtio.New(slot, guestCID, g.mux, nil)
 	})
 	c := g.dialed(context.Background(), 80)
 	<-g.d.Posted()

@@ -22,7 +22,7 @@ func FuzzDevice(f *testing.F) {
 			if _, err := m.Listen(53); err != nil {
 				return nil, err
 			}
-			return virtio.New(slot, guestCID, m)
+			return virtio.New(slot, guestCID, m, nil)
 		},
 		Queue:   1,
 		Request: []virtiotest.Buffer{virtiotest.Out(append(b[:], "data"...))},

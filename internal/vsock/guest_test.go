@@ -43,7 +43,7 @@ func newGuest(tb testing.TB) *guest {
 	g := &guest{TB: tb}
 	g.d = virtiotest.NewDriver(tb, func(slot mmio.Slot) (virtiotest.Device, error) {
 		g.mux = New()
-		return virtio.New(slot, guestCID, g.mux)
+		return virtio.New(slot, guestCID, g.mux, nil)
 	})
 	g.start()
 	return g

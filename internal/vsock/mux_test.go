@@ -253,7 +253,7 @@ func idle(tb testing.TB, n int) (keep []any) {
 	g := newGuest(tb)
 	for range n {
 		mux := New()
-		dev, err := virtio.New(mmio.Slot{Memory: g.d.Mem, Line: g.d.Line, Post: g.d.Post}, guestCID, mux)
+		dev, err := virtio.New(mmio.Slot{Memory: g.d.Mem, Line: g.d.Line, Post: g.d.Post}, guestCID, mux, nil)
 		if err != nil {
 			tb.Fatal(err)
 		}

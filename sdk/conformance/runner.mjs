@@ -103,9 +103,10 @@ const MATCHERS = {
 };
 
 /** Options of the table as the SDK has them: camel case, and milliseconds. */
-function options({ timeout, within, ...rest } = {}) {
+function options({ timeout, idle_timeout, within, ...rest } = {}) {
 	const out = Object.fromEntries(Object.entries(rest).map(([key, each]) => [camel(key), each]));
 	if (timeout !== undefined && timeout !== null) out.timeoutMs = timeout * 1000;
+	if (idle_timeout !== undefined) out.idleTimeoutMs = idle_timeout * 1000;
 	if (within !== undefined) out.requestTimeoutMs = within * 1000;
 	return out;
 }
@@ -355,8 +356,8 @@ const VERBS = {
 		}
 	},
 
-	async create_workspace(_, { name }, test) {
-		const made = await test.controller.createWorkspace(name, test.vars.tag);
+	async create_workspace(_, { name, ...limits }, test) {
+		const made = await test.controller.createWorkspace(name, test.vars.tag, options(limits));
 		test.workspaces.push(name);
 		return made;
 	},

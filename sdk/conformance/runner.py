@@ -472,8 +472,8 @@ class Case:
         finally:
             await value(connection.close())
 
-    async def do_create_workspace(self, box, name):
-        made = await value(self.controller.create_workspace(name, self.vars["tag"]))
+    async def do_create_workspace(self, box, name, **limits):
+        made = await value(self.controller.create_workspace(name, self.vars["tag"], **limits))
         self.workspaces.append(name)
         return made
 

@@ -54,7 +54,7 @@ func (s *Server) pause(number uint64) error {
 		err = s.runtimes.Stop()
 	}
 	if err != nil {
-		return errors.Join(err, s.letGo(false))
+		return errors.Join(err, s.letGo(nil))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent/proc"
 	"github.com/forkd-dev/forkd/internal/agent/quiet"
+	"github.com/forkd-dev/forkd/internal/agent/warm"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
@@ -29,11 +30,11 @@ func (s *Server) quiesce() (wire.QuiesceReply, error) {
 	}
 	reply, err := s.count()
 	if err != nil {
-		return reply, errors.Join(err, s.letGo(false))
+		return reply, errors.Join(err, s.letGo(nil))
 	}
 	unix.Sync()
 	if err := s.settle(); err != nil {
-		return reply, errors.Join(err, s.letGo(false))
+		return reply, errors.Join(err, s.letGo(nil))
 	}
 	return reply, nil
 }
@@ -46,24 +47,31 @@ func (s *Server) hold() error {
 		return err
 	}
 	s.setHolding(quiesced)
-	err := s.runtimes.Freeze(s.cfg.Patience)
-	// Nobody can enter an empty cgroup now, and thawing it would cost every child its share of a refresh.
+	// Nobody can enter an empty cgroup now, nor wake who rests, and to thaw would cost every child its share of a refresh.
+	var err error
+	if !s.warm.Rests() {
+		err = s.runtimes.Freeze(s.cfg.Patience)
+	}
 	if err == nil && s.users.Populated() {
 		err = s.users.Freeze(s.cfg.Patience)
 	}
 	if err != nil {
-		return errors.Join(err, s.letGo(false))
+		return errors.Join(err, s.letGo(nil))
 	}
 	return nil
 }
 
-// letGo lets runtimes and user processes go on. If the machine is another one now, user processes do so only after every
-// runtime has confirmed that its generators are new.
-func (s *Server) letGo(another bool) error {
+// letGo lets runtimes and user processes go on. If the machine is another one now, of which there are seeds, user processes
+// do so only after the generators of every runtime are new.
+func (s *Server) letGo(seeds *warm.Stream) error {
+	another := seeds != nil
+	if s.cfg.Identity != nil {
+		s.cfg.Identity.LetGo()
+	}
 	var err error
 	switch {
 	case s.holding() == quiesced:
-		err = s.warm.Order(another)
+		err = s.warm.Order(seeds)
 	case another:
 		err = s.warm.Renew()
 	}
@@ -126,6 +134,11 @@ func (s *Server) count() (wire.QuiesceReply, error) {
 func (s *Server) settle() error {
 	proc.YieldAll()
 	runtime.GC()
+	if s.cfg.Identity != nil {
+		if err := s.cfg.Identity.Settle(); err != nil {
+			return err
+		}
+	}
 	for range rehearsals {
 		if err := s.rehearse(); err != nil {
 			return fmt.Errorf("rehearsing a refresh: %w", err)
@@ -190,7 +203,7 @@ func (s *Server) resume(branch uint64) error {
 	case s.holding() == released:
 		return nil
 	}
-	return s.letGo(false)
+	return s.letGo(nil)
 }
 
 // refresh turns a restored machine into a machine of its own. It is the only thing that runs in every child, so it makes no
@@ -221,15 +234,19 @@ func (s *Server) refresh(r *wire.Refresh) error {
 	s.mu.Lock()
 	s.generation = r.Generation
 	s.mu.Unlock()
-	if err := s.letGo(true); err != nil {
+	s.seeds = warm.NewStream((*[warm.StreamSize]byte)(r.Entropy[kernelEntropy:]))
+	if err := s.letGo(&s.seeds); err != nil {
 		return s.giveUp(err)
 	}
 	return nil
 }
 
-// renew does what concerns the kernel and the identity files. It can be tried again after a failure.
+// kernelEntropy is how much of a refresh's entropy is the kernel's. The rest is for what is no secret.
+const kernelEntropy = wire.EntropySize - warm.StreamSize
+
+// renew does what concerns the kernel, the identity files and limits. It can be tried again after a failure.
 func (s *Server) renew(r *wire.Refresh) error {
-	if err := s.cfg.Kernel.Reseed(&r.Entropy); err != nil {
+	if err := s.cfg.Kernel.Reseed(r.Entropy[:kernelEntropy]); err != nil {
 		return stepFailed("random", err)
 	}
 	if err := s.cfg.Kernel.SetClock(r.WallNS); err != nil {
@@ -242,6 +259,9 @@ func (s *Server) renew(r *wire.Refresh) error {
 		if err := s.cfg.Identity.Write(r); err != nil {
 			return stepFailed("identity", err)
 		}
+	}
+	if err := s.limiter.apply(r.Limits); err != nil {
+		return stepFailed("limits", err)
 	}
 	return nil
 }

@@ -22,8 +22,8 @@ var Version = "dev"
 
 // Kernel is what a refresh changes in the kernel.
 type Kernel interface {
-	// Reseed mixes entropy into the random generator and gives it a new key.
-	Reseed(entropy *[wire.EntropySize]byte) error
+	// Reseed mixes entropy, at most 64 bytes, into the random generator and gives it a new key.
+	Reseed(entropy []byte) error
 	// SetClock steps the wall clock, given its value in nanoseconds since 1970 at which the machine's time counter was 0.
 	SetClock(zero int64) error
 	SetHostname(name string) error
@@ -39,6 +39,7 @@ type Config struct {
 	Env      []string                              // default environment of commands, KEY=VALUE
 	Kernel   Kernel
 	Identity *Identity     // nil: a refresh changes no files
+	Quotas   Quotas        // how user code is limited
 	PowerOff func()        // called after a power-off request was answered
 	Patience time.Duration // how long processes may take to be held, and runtimes to confirm a refresh; default 5 s
 }
@@ -61,12 +62,14 @@ type Server struct {
 	retired     io.Closer    // connection that was answered; closed when the next one comes
 	first       [512]byte    // what a connection begins with; holds a refresh
 	request     wire.Refresh // the last one
+	seeds       warm.Stream  // of the last refresh, for the runtimes; guarded by state
 
 	sessions sync.WaitGroup // connections that are being served, but for those while quiesced
 	served   chan struct{}  // closed when Serve has returned
 
 	state     sync.Mutex // serialises quiesce, branch, resume and refresh
 	calledOff uint64     // number of the last branch that is over; guarded by state
+	limiter   limiter    // guarded by state
 
 	mu         sync.Mutex // guards what follows
 	conns      map[*quiet.Conn]struct{}
@@ -95,6 +98,7 @@ func New(cfg Config) (*Server, error) {
 		running:  make(chan struct{}),
 		served:   make(chan struct{}),
 		conns:    make(map[*quiet.Conn]struct{}),
+		limiter:  limiter{files: cfg.Quotas, root: cfg.Root},
 	}
 	close(s.running)
 	if err := s.makeCgroups(); err != nil {
@@ -175,8 +179,7 @@ func (s *Server) Serve() error {
 
 // serveHeld answers one connection while quiesced, with no system call that wakes the runtime's monitor thread.
 func (s *Server) serveHeld(fresh quiet.Fresh) {
-	begin := s.begin(fresh)
-	if s.refreshed(fresh, begin, s.refresh) {
+	if s.refreshed(fresh, s.begin(fresh), s.refresh) {
 		s.retire(fresh) // shutting it down would make the client answer
 		return
 	}
@@ -186,14 +189,14 @@ func (s *Server) serveHeld(fresh quiet.Fresh) {
 	}
 	// A peer that says nothing must not keep the refresh out for ever.
 	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.Patience))
-	s.heldSession.reuse(begin, conn).run()
+	s.heldSession.reuse(conn).run()
 	_ = conn.Shutdown()
 	s.retire(conn)
 }
 
-// begin reads what the client of a connection has sent already.
+// begin looks at what the client of a connection has sent already.
 func (s *Server) begin(fresh quiet.Fresh) []byte {
-	n, _ := fresh.ReadNow(s.first[:]) // what is wrong shows again
+	n, _ := fresh.PeekNow(s.first[:]) // what is wrong shows again
 	return s.first[:n]
 }
 

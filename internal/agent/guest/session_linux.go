@@ -2,7 +2,6 @@ package guest
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"io"
 
@@ -46,10 +45,10 @@ func (s *Server) refreshed(fresh quiet.Fresh, begin []byte, refresh func(*wire.R
 	return true
 }
 
-// reuse makes a session that is over serve another connection, of which something has been read, with the memory that it has.
-func (s *session) reuse(begin []byte, conn *quiet.Conn) *session {
+// reuse makes a session that is over serve another connection with the memory that it has.
+func (s *session) reuse(conn *quiet.Conn) *session {
 	s.conn = conn
-	s.buffer.Reset(io.MultiReader(bytes.NewReader(begin), conn))
+	s.buffer.Reset(conn)
 	s.in.Reset(s.buffer)
 	s.out.Reset(conn)
 	return s

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/agent/guest"
 )
 
 // Directories of the agent, as seen from the finished root.
@@ -17,7 +19,11 @@ const (
 	runtimeDir  = "/run/forkd/runtime"
 	captureDir  = "/run/forkd/capture"
 	cgroupDir   = "/sys/fs/cgroup/forkd"
+	processes   = cgroupDir + "/pids.max"
 )
+
+// keptBack is where the kernel has how much a file system on a disk keeps back.
+const keptBack = "/sys/fs/ext4/%s/reserved_clusters"
 
 // Where the initramfs keeps things.
 const (
@@ -65,28 +71,30 @@ var late = []mount{
 	{"cgroup2", "/sys/fs/cgroup", "cgroup2", safe, ""},
 }
 
-// boot builds the root and moves into it.
-func boot() error {
+// boot builds the root and moves into it. It returns where user code is limited.
+func boot() (q guest.Quotas, err error) {
 	for _, m := range early {
 		if err := m.mount(); err != nil {
-			return err
+			return q, err
 		}
 	}
 	if err := loadModules(); err != nil {
-		return err
+		return q, err
 	}
-	if err := mountRoot(); err != nil {
-		return err
+	scratch, err := mountRoot()
+	if err != nil {
+		return q, err
 	}
 	if err := enterRoot(); err != nil {
-		return err
+		return q, err
 	}
 	for _, m := range late {
 		if err := m.mount(); err != nil {
-			return err
+			return q, err
 		}
 	}
-	return errors.Join(makeDirs(), devLinks(), loopbackUp(), raiseLimits(), tune())
+	q = guest.Quotas{Processes: processes, KeptBack: fmt.Sprintf(keptBack, filepath.Base(scratch))}
+	return q, errors.Join(makeDirs(), devLinks(), loopbackUp(), raiseLimits(), countProcesses(), tune())
 }
 
 func (m mount) mount() error {
@@ -125,28 +133,27 @@ func loadModule(path string) error {
 	return nil
 }
 
-// mountRoot lays the scratch disk over the root image.
-func mountRoot() error {
+// mountRoot lays the scratch disk over the root image, and returns its device.
+func mountRoot() (scratch string, err error) {
 	root, err := findDisk(rootSerial)
 	if err != nil {
-		return err
+		return "", err
 	}
-	scratch, err := findDisk(scratchSerial)
-	if err != nil {
-		return err
+	if scratch, err = findDisk(scratchSerial); err != nil {
+		return "", err
 	}
 	upper, work := filepath.Join(scratchDir, "upper"), filepath.Join(scratchDir, "work")
 	if err := (mount{root, lowerDir, "erofs", unix.MS_RDONLY | unix.MS_NODEV, ""}).mount(); err != nil {
-		return err
+		return "", err
 	}
 	if err := (mount{scratch, scratchDir, "ext4", unix.MS_NOATIME | unix.MS_NODEV, "discard"}).mount(); err != nil {
-		return err
+		return "", err
 	}
 	if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
-		return fmt.Errorf("preparing scratch disk: %w", err)
+		return "", fmt.Errorf("preparing scratch disk: %w", err)
 	}
 	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lowerDir, upper, work)
-	return mount{"overlay", newRoot, "overlay", unix.MS_NOATIME, layers}.mount()
+	return scratch, mount{"overlay", newRoot, "overlay", unix.MS_NOATIME, layers}.mount()
 }
 
 // findDisk waits for the block device with a serial number.
@@ -227,6 +234,15 @@ func loopbackUp() error {
 	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr); err != nil {
 		return fmt.Errorf("switching loopback on: %w", err)
+	}
+	return nil
+}
+
+// countProcesses has the kernel count, and limit if it is told to, what runs in the
+// cgroups of user code. The agent is in none of them.
+func countProcesses() error {
+	if err := os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+pids"), 0); err != nil {
+		return fmt.Errorf("counting processes: %w", err)
 	}
 	return nil
 }

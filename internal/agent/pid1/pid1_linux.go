@@ -55,10 +55,11 @@ func holdSignals() {
 }
 
 func serve() error {
-	if err := boot(); err != nil {
+	quotas, err := boot()
+	if err != nil {
 		return fmt.Errorf("booting: %w", err)
 	}
-	server, err := newServer()
+	server, err := newServer(quotas)
 	if err != nil {
 		return fmt.Errorf("starting: %w", err)
 	}
@@ -78,8 +79,8 @@ var defaultEnv = []string{
 	"LANG=C.UTF-8",
 }
 
-func newServer() (*guest.Server, error) {
-	random, err := quiet.OpenRandom()
+func newServer(quotas guest.Quotas) (*guest.Server, error) {
+	random, err := quiet.OpenRandom(reseedsItself())
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +100,7 @@ func newServer() (*guest.Server, error) {
 		Env:      defaultEnv,
 		Kernel:   kernel{random},
 		Identity: identity,
+		Quotas:   quotas,
 		PowerOff: powerOff,
 		Patience: patience,
 	})
@@ -144,8 +146,9 @@ func initialIdentity(id *guest.Identity) error {
 	})
 }
 
-// parentName is the host name of a guest that no child was made of yet.
-const parentName = "forkd"
+// parentName is the host name of a guest that no child was made of yet. It is as long as those of children, whose identity
+// files then need no other length.
+const parentName = "forkd-template"
 
 // kernel implements guest.Kernel.
 type kernel struct{ *quiet.Random }

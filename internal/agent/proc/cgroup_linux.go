@@ -65,7 +65,12 @@ func (c *Cgroup) Kill() error {
 }
 
 // PIDs lists the processes in the cgroup and below.
-func (c *Cgroup) PIDs() ([]int, error) {
+func (c *Cgroup) PIDs() ([]int, error) { return c.members("cgroup.procs") }
+
+// Threads lists their threads.
+func (c *Cgroup) Threads() ([]int, error) { return c.members("cgroup.threads") }
+
+func (c *Cgroup) members(list string) ([]int, error) {
 	if !c.Real() {
 		return nil, nil
 	}
@@ -74,7 +79,7 @@ func (c *Cgroup) PIDs() ([]int, error) {
 		if err != nil || !d.IsDir() {
 			return ignoreGone(err)
 		}
-		b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		b, err := os.ReadFile(filepath.Join(path, list))
 		if err != nil {
 			return ignoreGone(err)
 		}

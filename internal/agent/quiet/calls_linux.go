@@ -10,21 +10,27 @@ import (
 
 // Random is the kernel's random device, open before it is needed.
 type Random struct {
-	fd uintptr
+	fd     uintptr
+	itself bool
 }
 
-// OpenRandom opens the random device. It stays open for the life of the process.
-func OpenRandom() (*Random, error) {
+// OpenRandom opens the random device. It stays open for the life of the process. itself tells that in a restored machine the
+// kernel has derived a new key from fresh entropy ahead of everything else.
+func OpenRandom(itself bool) (*Random, error) {
 	fd, err := unix.Open("/dev/random", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening /dev/random: %w", err)
 	}
-	return &Random{uintptr(fd)}, nil
+	return &Random{uintptr(fd), itself}, nil
 }
 
-// Reseed mixes in entropy from the host, counts it, and makes the generator derive a new key at once: without that order,
-// it would go on with the old key for up to a minute.
-func (r *Random) Reseed(entropy *[64]byte) error {
+// Reseed mixes in entropy from the host, at most 64 bytes, counts it, and makes the generator derive a new key at once:
+// without that order, it would go on with the old key for up to a minute. There is nothing to do where the kernel has done
+// so by itself.
+func (r *Random) Reseed(entropy []byte) error {
+	if r.itself {
+		return nil
+	}
 	if errno := addEntropy(r.fd, entropy); errno != 0 {
 		return os.NewSyscallError("ioctl RNDADDENTROPY", errno)
 	}
@@ -42,6 +48,26 @@ func Getrandom(p []byte) error {
 	}
 	if n != len(p) {
 		return fmt.Errorf("getrandom gave %d of %d bytes", n, len(p))
+	}
+	return nil
+}
+
+// WriteMemory writes p into the memory of another process.
+func WriteMemory(pid int, address uint64, p []byte) error {
+	n, errno := processWrite(pid, address, p)
+	if errno != 0 {
+		return os.NewSyscallError("process_vm_writev", errno)
+	}
+	if n != len(p) {
+		return fmt.Errorf("%d of %d bytes written at %#x", n, len(p), address)
+	}
+	return nil
+}
+
+// Wake wakes everybody who sleeps by the futex at the beginning of some shared memory.
+func Wake(mem []byte) error {
+	if errno := futexWake(&mem[0]); errno != 0 {
+		return os.NewSyscallError("futex", errno)
 	}
 	return nil
 }
@@ -75,59 +101,5 @@ func SetHostname(name string) error {
 	if errno := setHostname(name); errno != 0 {
 		return os.NewSyscallError("sethostname", errno)
 	}
-	return nil
-}
-
-// File is an open file on tmpfs or another file system whose writes cannot block.
-type File struct {
-	fd   uintptr
-	size int64
-}
-
-// CreateFile makes or empties a file and keeps it open for the life of the process.
-func CreateFile(path string, mode uint32) (*File, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
-	if err != nil {
-		return nil, fmt.Errorf("making %s: %w", path, err)
-	}
-	return &File{fd: uintptr(fd)}, nil
-}
-
-// FileOf returns a File for a descriptor that somebody else keeps open.
-func FileOf(f *os.File) *File { return &File{fd: f.Fd()} }
-
-// ReadAt reads len(p) bytes at offset. It is an ordinary system call.
-func (f *File) ReadAt(p []byte, offset int64) error {
-	n, err := unix.Pread(int(f.fd), p, offset)
-	if err == nil && n != len(p) {
-		err = unix.EIO
-	}
-	return os.NewSyscallError("pread", err)
-}
-
-// WriteAt overwrites bytes of the file.
-func (f *File) WriteAt(p []byte, offset int64) error {
-	n, errno := pwrite(f.fd, p, offset)
-	if errno != 0 {
-		return os.NewSyscallError("pwrite", errno)
-	}
-	if n != len(p) {
-		return fmt.Errorf("short write of %d of %d bytes", n, len(p))
-	}
-	return nil
-}
-
-// Replace makes p the whole content. Readers may see a mixture while it runs.
-func (f *File) Replace(p []byte) error {
-	if err := f.WriteAt(p, 0); err != nil {
-		return err
-	}
-	size := int64(len(p))
-	if size < f.size {
-		if errno := ftruncate(f.fd, size); errno != 0 {
-			return os.NewSyscallError("ftruncate", errno)
-		}
-	}
-	f.size = size
 	return nil
 }

@@ -117,13 +117,18 @@ type Fresh struct{ fd uintptr }
 func FreshOf(fd int) Fresh { return Fresh{uintptr(fd)} }
 
 // ReadNow reads what is there already, which may be nothing.
-func (f Fresh) ReadNow(p []byte) (int, error) {
-	n, errno := retry(func() (int, unix.Errno) { return read(f.fd, p) })
+func (f Fresh) ReadNow(p []byte) (int, error) { return f.now(p, 0) }
+
+// PeekNow is ReadNow that leaves what it reads where it is. Over vsock, to leave nothing is to send a packet.
+func (f Fresh) PeekNow(p []byte) (int, error) { return f.now(p, unix.MSG_PEEK) }
+
+func (f Fresh) now(p []byte, flags int) (int, error) {
+	n, errno := retry(func() (int, unix.Errno) { return receive(f.fd, p, unix.MSG_DONTWAIT|flags) })
 	switch {
 	case errno == unix.EAGAIN:
 		return 0, nil
 	case errno != 0:
-		return 0, os.NewSyscallError("read", errno)
+		return 0, os.NewSyscallError("recvfrom", errno)
 	}
 	return n, nil
 }

@@ -3,6 +3,7 @@
 package quiet
 
 import (
+	"math"
 	"syscall"
 	"time"
 	"unsafe"
@@ -12,6 +13,11 @@ import (
 
 func read(fd uintptr, p []byte) (int, unix.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+	return int(n), errno
+}
+
+func receive(fd uintptr, p []byte, flags int) (int, unix.Errno) {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
 	return int(n), errno
 }
 
@@ -61,8 +67,10 @@ type poolInfo struct {
 	buf         [64]byte
 }
 
-func addEntropy(fd uintptr, entropy *[64]byte) unix.Errno {
-	info := poolInfo{entropyBits: 8 * int32(len(entropy)), size: int32(len(entropy)), buf: *entropy}
+func addEntropy(fd uintptr, entropy []byte) unix.Errno {
+	var info poolInfo
+	info.size = int32(copy(info.buf[:], entropy))
+	info.entropyBits = 8 * info.size
 	return ioctl(fd, unix.RNDADDENTROPY, unsafe.Pointer(&info))
 }
 
@@ -71,6 +79,19 @@ func reseed(fd uintptr) unix.Errno { return ioctl(fd, unix.RNDRESEEDCRNG, nil) }
 func getrandom(p []byte) (int, unix.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.GRND_NONBLOCK)
 	return int(n), errno
+}
+
+func processWrite(pid int, address uint64, p []byte) (int, unix.Errno) {
+	local := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
+	remote := unix.RemoteIovec{Base: uintptr(address), Len: len(p)}
+	n, _, errno := syscall.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	return int(n), errno
+}
+
+func futexWake(word *byte) unix.Errno {
+	const wake = 1 // FUTEX_WAKE
+	_, _, errno := syscall.RawSyscall(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), wake, math.MaxInt32)
+	return errno
 }
 
 func setClock(ns int64) unix.Errno {

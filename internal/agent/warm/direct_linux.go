@@ -30,6 +30,12 @@ type direct struct {
 	ready    bool // it may go on before it has answered
 	sequence uint64
 
+	// What a runtime that holds has told: whether it answers when that is over, whether it sleeps until then, and where the
+	// states of its generators are.
+	answers bool
+	asleep  bool
+	states  [stateCount]uint64
+
 	// What a reseed needs lies ready before the snapshot.
 	entropy [entropySize]byte
 	seed    [seedSize / 8]uint64
@@ -37,7 +43,7 @@ type direct struct {
 
 func newDirect(r *Runtime) driver {
 	d := &direct{r: r}
-	expand(&d.entropy, &d.seed) // no child has to find memory for it
+	d.expand() // no child has to find memory for it
 	return d
 }
 
@@ -155,9 +161,8 @@ func (d *direct) interrupt(id uint64) error {
 	if d.held {
 		return unix.ESRCH
 	}
-	if err := errors.Join(d.page.put(offTarget, id), d.page.command(commandInterrupt)); err != nil {
-		return err
-	}
+	d.page.put(offTarget, id)
+	d.page.command(commandInterrupt)
 	return d.r.proc.Signal(commandSignal)
 }
 
@@ -166,31 +171,35 @@ func (d *direct) hold(deadline time.Time) error {
 	if !d.r.alive() {
 		return nil
 	}
-	err := d.sendHold()
-	for err == nil {
-		var state byte
-		if state, err = d.page.state(); err != nil || state == 1 {
-			break
+	if err := d.sendHold(); err != nil {
+		return fmt.Errorf("holding: %w", err)
+	}
+	for {
+		if d.page.holds() {
+			d.answers, d.asleep, d.states = d.page.answers(), d.page.asleep(), d.page.states()
+			return nil
 		}
 		if time.Now().After(deadline) {
 			// Should it still see the command in this very moment, it finds that the hold is over already.
 			d.setHeld(false)
-			_ = errors.Join(d.page.command(commandNone), d.page.release(nil))
+			d.page.command(commandNone)
+			_ = d.page.release(false)
 			return wire.Errorf(wire.CodeRuntimeBusy, "", "busy in native code, did not come to a safe point; try again when it is idle")
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err != nil {
-		return fmt.Errorf("holding: %w", err)
-	}
-	return nil
 }
 
 func (d *direct) sendHold() error {
 	d.setHeld(true)
 	d.sequence++
-	return errors.Join(d.page.put(offSequence, d.sequence), d.page.command(commandHold), d.r.proc.Signal(commandSignal))
+	d.page.put(offSequence, d.sequence)
+	d.page.command(commandHold)
+	return d.r.proc.Signal(commandSignal)
 }
+
+// resting reports whether the process has been held and sleeps.
+func (d *direct) resting() bool { return d.held && d.asleep }
 
 func (d *direct) setHeld(held bool) {
 	d.r.mu.Lock()
@@ -199,20 +208,30 @@ func (d *direct) setHeld(held bool) {
 }
 
 // release tells a held runtime to go on.
-func (d *direct) release(reseed bool) error {
+func (d *direct) release(seeds *Stream) error {
 	if !d.held {
 		return nil
 	}
 	d.setHeld(false)
-	d.ordered = true
-	if !reseed {
-		return d.page.release(nil)
+	d.ordered = d.answers
+	if seeds != nil {
+		if err := d.reseed(seeds); err != nil {
+			return err
+		}
 	}
-	seed, err := d.freshSeed()
-	if err != nil {
-		return err
+	return d.page.release(seeds != nil)
+}
+
+// reseed gives a runtime that stands still what its generators are to go on with.
+func (d *direct) reseed(seeds *Stream) error {
+	if !d.answers {
+		return d.overwrite(d.states, seeds)
 	}
-	return d.page.release(seed)
+	seed, _, err := d.freshSeed()
+	if err == nil {
+		d.page.seed(seed)
+	}
+	return err
 }
 
 // linger is how long the agent, which has nothing else to do then, waits for a runtime in the kernel instead of in the poller.

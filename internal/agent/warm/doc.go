@@ -14,6 +14,8 @@
 //	2      u8   go: 1 ends the hold
 //	3      u8   reseed: 1 if the generators are to be reseeded when the hold ends
 //	4      u8   renew: 1 if the generators are to be reseeded at once; the runtime sets it to 0 when it has seen it
+//	5      u8   answer: 1 if the runtime will send an answer when the hold ends; written by it before the state
+//	6      u8   asleep: 1 if it waits for the end of the hold in the kernel, by the futex that is the first four bytes
 //	8      u64  id of the running evaluation, 0 for none; written by the runtime
 //	16     u64  id of the evaluation to interrupt
 //	24     u64  number of the hold or renewal, echoed when it has ended
@@ -23,8 +25,13 @@
 //	128    2496 bytes of seed for Python's generator
 //	2624   2496 bytes of seed for numpy's
 //
-// The agent reaches the page with pread and pwrite, the runtime maps it; both see the same page cache. The process runs in
-// a cgroup of its own below Config.Cgroup, so that it can be thawed and reseeded while user processes are still held.
+// Agent and runtime both map the page. The process runs in a cgroup of its own below Config.Cgroup, so that it can be thawed
+// and reseeded while user processes are still held. One that sleeps, and has no other thread and no process that it has
+// started, need not be frozen, which is a good part of what a child does before its first evaluation.
+//
+// Where the states of all generators are known, the agent overwrites them while the runtime stands still, and nobody waits
+// for an answer. What is left then, values that go with those states, is the same for every child, and the runtime does
+// it before it gives up the interpreter lock.
 //
 // A branch freezes a runtime where it is, in the middle of an evaluation or of native code, and costs it nothing more in the
 // machine that goes on. In a child its generators are renewed before its first instruction, by overwriting their states in

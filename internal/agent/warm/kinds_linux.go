@@ -59,10 +59,10 @@ type driver interface {
 	interrupt(id uint64) error
 
 	// hold brings the process to a point where it executes no code of the user's; release ends that when it is thawed, with
-	// new states for its generators if reseed is set. renew gives it those wherever it stands. await waits for the process's
+	// new states for its generators if there are seeds. renew gives it those wherever it stands. await waits for the process's
 	// word that it has done so, if there was anything to do.
 	hold(deadline time.Time) error
-	release(reseed bool) error
+	release(seeds *Stream) error
 	renew() error
 	await(deadline time.Time) error
 

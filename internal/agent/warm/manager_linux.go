@@ -162,15 +162,29 @@ func (m *Manager) Hold() error {
 	deadline := time.Now().Add(m.cfg.Patience)
 	err := m.each(func(r *Runtime) error { return r.driver.hold(deadline) })
 	if err != nil {
-		_ = m.Order(false)
+		_ = m.Order(nil)
 		_ = m.Await()
 	}
 	return err
 }
 
-// Order tells every held runtime to go on, reseeded or not. They do when they are thawed.
-func (m *Manager) Order(reseed bool) error {
-	return m.each(func(r *Runtime) error { return r.driver.release(reseed) })
+// Rests reports whether no process of any runtime can execute an instruction until Order: each sleeps, and is alone in its
+// cgroup.
+func (m *Manager) Rests() bool {
+	asleep := 0
+	_ = m.each(func(r *Runtime) error {
+		if d, ok := r.driver.(*direct); ok && d.resting() {
+			asleep++
+		}
+		return nil
+	})
+	threads, err := m.cfg.Cgroup.Threads()
+	return err == nil && len(threads) == asleep
+}
+
+// Order tells every held runtime to go on, reseeded if there are seeds. They do when they are thawed.
+func (m *Manager) Order(seeds *Stream) error {
+	return m.each(func(r *Runtime) error { return r.driver.release(seeds) })
 }
 
 // Renew has every living runtime reseed its generators, from wherever it stands frozen. It does when it is thawed.

@@ -199,15 +199,15 @@ func (n *node) setHeld(held bool) {
 	n.held = held
 }
 
-func (n *node) release(reseed bool) error {
+func (n *node) release(seeds *Stream) error {
 	if !n.held {
 		return nil
 	}
 	n.setHeld(false)
 	n.ordered = true
 	seed := ""
-	if reseed {
-		var err error
+	if seeds != nil {
+		var err error // its generators need a seed that must not be guessed
 		if seed, err = nodeSeed(); err != nil {
 			return err
 		}

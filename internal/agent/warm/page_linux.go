@@ -1,10 +1,9 @@
 package warm
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +15,10 @@ const (
 	offCommand  = 0
 	offState    = 1
 	offGo       = 2
+	offReseed   = 3
 	offRenew    = 4
+	offAnswer   = 5
+	offAsleep   = 6
 	offCurrent  = 8
 	offTarget   = 16
 	offSequence = 24
@@ -24,8 +26,8 @@ const (
 	offSeed     = 64
 	seedSize    = pureSize + stateCount*twisterSize
 	pageSize    = 8192
-	pureSize    = 64            // of the seed, straight from the kernel
-	entropySize = pureSize + 16 // what a reseed takes from the kernel
+	pureSize    = 64                    // of the seed, straight from the kernel
+	entropySize = pureSize + StreamSize // what a whole seed takes from the kernel
 
 	commandNone      = 0
 	commandHold      = 1
@@ -36,94 +38,93 @@ const (
 	commandSignal = unix.Signal(60)
 )
 
-// page is the agent's side of the shared page.
+// page is the agent's side of the shared page. Nobody can make its file shorter, so looking at it cannot fault.
 type page struct {
 	file *os.File
-	io   *quiet.File
+	mem  []byte
 }
 
 func newPage() (*page, error) {
-	fd, err := unix.MemfdCreate("forkd-runtime", unix.MFD_CLOEXEC)
+	p, err := mapPage()
 	if err != nil {
 		return nil, fmt.Errorf("making shared page: %w", err)
 	}
+	clear(p.mem) // so that no child has to find memory for it
+	return p, nil
+}
+
+func mapPage() (*page, error) {
+	fd, err := unix.MemfdCreate("forkd-runtime", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
 	file := os.NewFile(uintptr(fd), "shared page")
-	// Written, so that no child has to find memory for it.
-	if _, err := file.Write(make([]byte, pageSize)); err != nil {
+	err = unix.Ftruncate(fd, pageSize)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	}
+	var mem []byte
+	if err == nil {
+		mem, err = unix.Mmap(fd, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
 		file.Close()
-		return nil, fmt.Errorf("making shared page: %w", err)
+		return nil, err
 	}
-	return &page{file, quiet.FileOf(file)}, nil
+	return &page{file, mem}, nil
 }
 
-func (p *page) close() { p.file.Close() }
-
-func (p *page) state() (byte, error) {
-	var b [1]byte
-	err := p.io.ReadAt(b[:], offState)
-	return b[0], err
+func (p *page) close() {
+	_ = unix.Munmap(p.mem) // it was mapped as it is
+	p.mem = nil
+	p.file.Close()
 }
 
-func (p *page) current() uint64 {
-	var b [8]byte
-	if p.io.ReadAt(b[:], offCurrent) != nil {
-		return 0
-	}
-	return binary.NativeEndian.Uint64(b[:])
-}
+func (p *page) get(offset int) uint64    { return atomic.LoadUint64(wordAt(p.mem, offset)) }
+func (p *page) put(offset int, v uint64) { atomic.StoreUint64(wordAt(p.mem, offset), v) }
 
-func (p *page) put(offset int64, v uint64) error {
-	var b [8]byte
-	binary.NativeEndian.PutUint64(b[:], v)
-	return p.io.WriteAt(b[:], offset)
-}
+// current returns the id of the running evaluation.
+func (p *page) current() uint64 { return p.get(offCurrent) }
+
+// holds reports whether the runtime holds.
+func (p *page) holds() bool { return p.mem[offState] == 1 }
+
+// answers reports whether a runtime that holds will answer when that is over, and asleep whether it sleeps until then.
+func (p *page) answers() bool { return p.mem[offAnswer] == 1 }
+func (p *page) asleep() bool  { return p.mem[offAsleep] == 1 }
 
 // command sets the command and, for a hold, clears what an earlier one left.
-func (p *page) command(c byte) error {
-	if c == commandInterrupt || c == commandNone {
-		return p.io.WriteAt([]byte{c}, offCommand)
+func (p *page) command(c byte) {
+	if c == commandHold {
+		p.mem[offState], p.mem[offGo], p.mem[offReseed] = 0, 0, 0
 	}
-	return p.io.WriteAt([]byte{c, 0, 0, 0}, offCommand)
+	p.mem[offCommand] = c
 }
 
 // renew asks for a reseed outside a hold, with the seed in buf.
-func (p *page) renew(seed []byte) error {
-	return errors.Join(p.io.WriteAt(seed, offSeed), p.io.WriteAt([]byte{1}, offRenew))
+func (p *page) renew(seed []byte) {
+	p.seed(seed)
+	p.mem[offRenew] = 1
 }
+
+func (p *page) seed(seed []byte) { copy(p.mem[offSeed:], seed) }
 
 // states returns where the runtime says that the states of its generators are in its memory; 0 for one that there is not.
-func (p *page) states() (addresses [stateCount]uint64, err error) {
-	var b [8 * stateCount]byte
-	err = p.io.ReadAt(b[:], offStates)
+func (p *page) states() (addresses [stateCount]uint64) {
 	for i := range addresses {
-		addresses[i] = binary.NativeEndian.Uint64(b[8*i:])
+		addresses[i] = p.get(offStates + 8*i)
 	}
-	return addresses, err
+	return addresses
 }
 
-// release ends a hold, with new states for the runtime's generators if there is a seed.
-func (p *page) release(seed []byte) error {
-	order := [2]byte{1, 0}
-	if seed != nil {
-		if err := p.io.WriteAt(seed, offSeed); err != nil {
-			return err
-		}
-		order[1] = 1
+// release ends a hold, and has the runtime reseed its generators if the machine is another one now.
+func (p *page) release(another bool) error {
+	if another {
+		p.mem[offReseed] = 1
 	}
-	return p.io.WriteAt(order[:], offGo)
-}
-
-// expand makes a seed. Its first bytes are the entropy itself, for generators that must not be guessed; the rest is expanded
-// from the entropy's end, for those with so large a state that the kernel would take longer to fill it than to do everything
-// else, and that are no secret anyway: a SplitMix sequence whose start and step are both random.
-func expand(entropy *[entropySize]byte, words *[seedSize / 8]uint64) {
-	copy(bytesOf(words[:]), entropy[:pureSize])
-	state := binary.NativeEndian.Uint64(entropy[pureSize:])
-	step := binary.NativeEndian.Uint64(entropy[pureSize+8:]) | 1
-	for i := pureSize / 8; i < len(words); i++ {
-		state += step
-		z := (state ^ state>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		words[i] = z ^ z>>31
+	p.mem[offGo] = 1
+	if !p.asleep() {
+		return nil
 	}
+	return quiet.Wake(p.mem)
 }

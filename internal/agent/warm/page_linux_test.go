@@ -1,39 +1,12 @@
 package warm
 
 import (
-	"bytes"
+	"os"
+	"strconv"
 	"testing"
-)
 
-// Any change of the entropy changes what is expanded from it, and the pure part is passed on as it is.
-func TestExpand(t *testing.T) {
-	var entropy [entropySize]byte
-	for i := range entropy {
-		entropy[i] = byte(i)
-	}
-	var words, other [seedSize / 8]uint64
-	expand(&entropy, &words)
-	base := bytesOf(words[:])
-	if !bytes.Equal(base[:pureSize], entropy[:pureSize]) {
-		t.Error("the first bytes are not the entropy itself")
-	}
-	var ones int
-	for _, b := range base[pureSize:] {
-		for ; b != 0; b &= b - 1 {
-			ones++
-		}
-	}
-	if bits := 8 * (seedSize - pureSize); ones < bits*48/100 || ones > bits*52/100 {
-		t.Errorf("%d of %d bits are set", ones, bits)
-	}
-	for i := range entropy {
-		changed := entropy
-		changed[i] ^= 2
-		if expand(&changed, &other); other == words {
-			t.Errorf("byte %d of the entropy changes nothing", i)
-		}
-	}
-}
+	"golang.org/x/sys/unix"
+)
 
 func TestPageCommands(t *testing.T) {
 	p, err := newPage()
@@ -41,26 +14,57 @@ func TestPageCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	seed := make([]byte, seedSize)
-	seed[0] = 9
-	if err := p.release(seed); err != nil {
+	p.seed([]byte{9})
+	if err := p.release(true); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, offSeed+1)
-	if err := p.io.ReadAt(got, 0); err != nil || got[offGo] != 1 || got[offGo+1] != 1 || got[offSeed] != 9 {
-		t.Errorf("after a release with a reseed: %v, %v", got, err)
+	if p.mem[offGo] != 1 || p.mem[offReseed] != 1 || p.mem[offSeed] != 9 {
+		t.Errorf("after a release with a reseed: %v", p.mem[:offSeed+1])
 	}
 	// A hold forgets what an earlier one left.
-	if err := p.command(commandHold); err != nil {
+	p.mem[offState] = 1
+	p.command(commandHold)
+	if got := [4]byte(p.mem); got != [4]byte{commandHold} {
+		t.Errorf("after a hold: %v", got)
+	}
+	if p.holds() || p.answers() || p.asleep() {
+		t.Error("it holds, answers or sleeps before it has said so")
+	}
+	for _, said := range []struct {
+		offset int
+		is     func() bool
+	}{{offState, p.holds}, {offAnswer, p.answers}, {offAsleep, p.asleep}} {
+		p.mem[said.offset] = 1
+		if !said.is() {
+			t.Errorf("byte %d is set, and says nothing", said.offset)
+		}
+	}
+	if err := p.release(false); err != nil {
+		t.Errorf("waking nobody: %v", err)
+	}
+	if p.put(offCurrent, 77); p.current() != 77 {
+		t.Errorf("current is %d", p.current())
+	}
+	p.put(offStates, 5)
+	p.put(offStates+8, 6)
+	if got := p.states(); got != [stateCount]uint64{5, 6} {
+		t.Errorf("states are %v", got)
+	}
+}
+
+// Whoever else has the page cannot take it away under the agent's hands.
+func TestPageCannotShrink(t *testing.T) {
+	p, err := newPage()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.io.ReadAt(got, 0); err != nil || !bytes.Equal(got[:4], []byte{commandHold, 0, 0, 0}) {
-		t.Errorf("after a hold: %v, %v", got[:4], err)
+	defer p.close()
+	other, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := p.put(offCurrent, 77); err != nil || p.current() != 77 {
-		t.Errorf("current is %d, %v", p.current(), err)
-	}
-	if state, err := p.state(); err != nil || state != 0 {
-		t.Errorf("state is %d, %v", state, err)
+	defer other.Close()
+	if err := unix.Ftruncate(int(other.Fd()), 0); err != unix.EPERM {
+		t.Errorf("making it shorter: %v", err)
 	}
 }

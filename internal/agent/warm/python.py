@@ -28,10 +28,11 @@ MAX_KEPT = 4 << 10  # of an expression that is kept compiled
 MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 
 # The shared page, as in package warm.
-COMMAND, STATE, GO, RESEED, RENEW = 0, 1, 2, 3, 4
+COMMAND, STATE, GO, RESEED, RENEW, ANSWER, ASLEEP = 0, 1, 2, 3, 4, 5, 6
 CURRENT, TARGET, SEQUENCE, STATES = slice(8, 16), slice(16, 24), slice(24, 32), slice(32, 48)
 SEED, SEED_RANDOM, SEED_NUMPY, PAGE = slice(64, 128), slice(128, 2624), slice(2624, 5120), 8192
 HOLD, INTERRUPT = 1, 2
+NUMPY = "numpy.random.mtrand"
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
@@ -191,13 +192,17 @@ def quoted(text):
     return quote(text).encode("utf-8", "backslashreplace")
 
 
-def to_json(value, limit):
-    """Returns the value as JSON if reading that back yields an equal value of the same types, else raises Omitted."""
+def to_json(value, text, limit):
+    """Returns the value, of which text is the repr, as JSON if reading that back yields an equal value of the same types, else
+    raises Omitted."""
     kind = type(value)
     if kind is int:
         if not -SAFE_INT <= value <= SAFE_INT:
             raise Omitted("not_json")
         return b"%d" % value
+    kinds = set(map(type, value)) if kind is list else {kind}
+    if kinds <= NUMBERS:
+        return numbers_to_json(value, kinds, text, limit)
     if kind is str and len(value) > limit:
         raise Omitted("too_large")
     try:
@@ -216,16 +221,29 @@ def to_json(value, limit):
     return data
 
 
+NUMBERS = {int, float}
+
+
+def numbers_to_json(value, kinds, text, limit):
+    """Is to_json for a float or a list of numbers of these kinds, whose repr is JSON but for blanks, infinities and NaN."""
+    data = text.replace(", ", ",").encode()
+    if "n" in text or int in kinds and BIG_DIGITS.search(data) and not fits(value):
+        raise Omitted("not_json")
+    if len(data) > limit:
+        raise Omitted("too_large")
+    return data
+
+
 def render(value, request):
     """Returns the members of the result that describe a value."""
     kind = type(value)
     text = repr(value)
     limit = min(request.get("max_repr") or MAX_REPR, REPR_CEILING)
-    parts = [b',"type":', quoted(kind_name(kind)), b',"repr":', quoted(text[:limit])]
+    parts = [b',"type":', KIND_NAMES.get(kind) or quoted(kind_name(kind)), b',"repr":', quoted(text[:limit])]
     if len(text) > limit:
         parts.append(b',"repr_cut":true')
     try:
-        parts += b',"value":', to_json(value, min(request.get("max_value") or MAX_VALUE, VALUE_CEILING))
+        parts += b',"value":', to_json(value, text, min(request.get("max_value") or MAX_VALUE, VALUE_CEILING))
     except Omitted as reason:
         parts.append(b',"value_omitted":"%s"' % str(reason).encode())
     return b"".join(parts)
@@ -235,6 +253,9 @@ def kind_name(kind):
     if kind.__module__ in ("builtins", "__main__"):
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+KIND_NAMES = {kind: quoted(kind_name(kind)) for kind in (bool, bytes, dict, float, int, list, set, str, tuple, type(None))}
 
 
 def shorten(text):
@@ -295,11 +316,12 @@ class Runtime:
         self.current = page[CURRENT].cast("Q")  # id of the running evaluation, 0 for none; the agent reads it
         self.target = page[TARGET].cast("Q")  # id of the evaluation that the agent wants interrupted
         self.listener = listener
-        self.family = int(listener.family)
         self.count = 0  # of evaluations, for the names of their code
         self.interrupted = False
         self.forked = False
         self.renewing = False
+        self.sink = collections.deque((), 0)  # what draws from an iterator
+        self.spin = ()  # what the last hold was made of
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
         self.generators = []  # those, kept alive
         self.modules = 0  # how many were loaded when the states were looked up
@@ -404,13 +426,14 @@ class Runtime:
     def answer(self, number, body):
         frames = []
         for kind, capture in self.captures.items():
-            member = capture.name.encode()
             data, total, cut = capture.take()
+            if not total:
+                continue
+            member = capture.name.encode()
             for start in range(0, len(data), MAX_DATA):
                 piece = data[start : start + MAX_DATA]
                 frames += HEADER.pack(len(piece), kind), piece
-            if total:
-                body += b',"%s_bytes":%d' % (member, total)
+            body += b',"%s_bytes":%d' % (member, total)
             if cut:
                 body += b',"%s_cut":true' % member
         self.mend()
@@ -430,24 +453,27 @@ class Runtime:
 
     # Connections.
 
-    def serve(self):
+    def serve(self, listener, all=True):
+        """Serves connections: all that ever come, or until those that are there have ended."""
         poller = select.poll()
-        listener = self.listener.fileno()
-        poller.register(listener, select.POLLIN)
+        listening, family = listener.fileno(), int(listener.family)
+        poller.register(listening, select.POLLIN)
         connections = {}
         while True:
             for fd, _ in poller.poll():
-                if fd == listener:
-                    fd, _ = self.listener._accept()
+                if fd == listening:
+                    fd, _ = listener._accept()
                     poller.register(fd, select.POLLIN)
                     # What comes with a connection is mostly there already. The class in C does without a name for it all.
-                    connections[fd] = _socket.socket(self.family, socket.SOCK_STREAM, 0, fd)
+                    connections[fd] = _socket.socket(family, socket.SOCK_STREAM, 0, fd)
                     if self.step(connections[fd], socket.MSG_DONTWAIT):
                         continue
                 elif self.step(connections[fd], 0):
                     continue
                 poller.unregister(fd)
                 connections.pop(fd).close()
+            if not all and not connections:
+                return
 
     def step(self, connection, flags):
         """Reads what has arrived and answers the requests in it. Returns False when the connection is done with."""
@@ -519,27 +545,40 @@ class Runtime:
         """Waits for the agent's word, and reseeds if it says so, before any Python code of any thread can run.
 
         The interpreter lock is given up between bytecodes and in blocking calls. So everything between the mark that we
-        hold and the mark that we are done is one call of a C function that drives C iterators: no other thread runs until
-        it is over. The agent freezes the process while it spins.
+        hold and the last step is one call of a C function that drives C iterators: no other thread runs until it is over.
+        It sleeps until then if it can, or else spins, while the agent has the process frozen. What there is to do afterwards
+        the agent does if it can, by overwriting the generators' states, and then expects no answer. The iterators are kept,
+        as it would be every child that frees them.
         """
         page = self.page
         try:
             gc.collect()
             gc.freeze()
-            steps = itertools.compress(reseed_steps(page), map(page.__getitem__, itertools.repeat(RESEED)))
-            collections.deque(
-                itertools.chain(
-                    map(page.__setitem__, (STATE,), (1,)),
-                    iter(functools.partial(page.__getitem__, GO), 1),
-                    map(functools.partial.__call__, steps),
-                ),
-                0,
+            self.tell_states()
+            page[ANSWER] = not self.told()
+            steps = reseed_steps(page) if page[ANSWER] else ()
+            resets, stale = plain_resets(), []
+            ordered = map(page.__getitem__, itertools.repeat(RESEED))
+            over = functools.partial(page.__getitem__, GO)
+            waiting = iter(over, 1)
+            sleep = sleeper(page)
+            page[ASLEEP] = sleep is not None
+            if sleep:
+                waiting = zip(waiting, iter(sleep, None))
+            parts = (
+                map(stale.append, map(operator.is_not, map(getattr, *resets[:2]), resets[2])),
+                map(page.__setitem__, (STATE,), (1,)),
+                waiting,
+                itertools.starmap(setattr, itertools.compress(zip(*resets), map(operator.and_, stale, ordered))),
+                map(functools.partial.__call__, itertools.compress(steps, ordered)),
             )
+            self.spin = parts, over, sleep, resets
+            self.sink.extend(itertools.chain.from_iterable(parts))
+            if not page[ANSWER]:
+                return
+            error = None
         except BaseException as e:
             error = e
-        else:
-            error = None
-        page[GO] = page[STATE] = 0
         self.report(error)
 
     def renew(self):
@@ -556,7 +595,9 @@ class Runtime:
         self.report(error)
 
     def report(self, error):
-        """Tells the agent that its order has been carried out, or why it has not."""
+        """Tells the agent, if there is one, that its order has been carried out, or why it has not."""
+        if not self.control:
+            return
         kind, answer = OK, b""
         if error:
             kind = ERROR
@@ -574,12 +615,40 @@ class Runtime:
                 except Exception:
                     pass  # it is not there, or not as expected
 
+    def told(self):
+        """Reports whether whoever overwrites the states that the agent was told of leaves nothing to do but plain_resets."""
+        if "_ssl" in sys.modules or not hasattr(random, "_inst"):
+            return False
+        try:
+            if self.states[0] != random_state()[1]:
+                return False
+            if NUMPY not in sys.modules:
+                return True
+            return self.states[1] == numpy_state()[1] and not sys.modules[NUMPY]._rand.get_state()[3]
+        except Exception:
+            return False
+
     def after_fork(self):
         """In a child that user code forked: it must neither serve nor keep the host's connections open."""
         self.forked = True
         self.control.close()
         self.listener.close()
         self.runner.outlet = self.stdout.sink = self.stderr.sink = None  # its output takes the way of any program's
+
+
+def sleeper(page):
+    """Returns a C function that sleeps as long as the page says that we hold, and keeps the interpreter lock; None if there
+    is no such function here."""
+    try:
+        import ctypes
+
+        number = {"riscv64": 98, "x86_64": 202}[os.uname().machine]  # of the system call futex
+        words = ctypes.c_uint32.from_buffer(page)
+        holding = int.from_bytes(bytes((0, 1, 0, 0)), sys.byteorder)  # COMMAND, STATE, GO, RESEED
+        arguments = map(ctypes.c_long, (number, ctypes.addressof(words), 0, holding, 0))
+        return functools.partial(ctypes.PyDLL(None).syscall, *arguments)
+    except Exception:
+        return None
 
 
 def chained(function, *arguments):
@@ -593,21 +662,29 @@ def seed(page, where):
 
 def reseed_steps(page):
     """Returns callables that give the process's random generators new states from the seed in the page."""
-    steps = []
+    steps = [functools.partial(setattr, *reset) for reset in zip(*plain_resets())]
     modules = sys.modules
     if hasattr(random, "_inst"):
-        steps += random_steps(page, random._inst)
-    if "numpy.random.mtrand" in modules:
-        steps += numpy_steps(page, modules["numpy.random.mtrand"]._rand)
+        steps.append(random_step(page, random._inst))
+    if NUMPY in modules:
+        steps += numpy_steps(page, modules[NUMPY]._rand)
     if "_ssl" in modules:
         steps.append(chained(modules["_ssl"].RAND_add, map(bytes, seed(page, SEED)), (64.0,)))
-    if "uuid" in modules:
-        # The C library's time-based generator keeps a clock sequence that cannot be reset; the Python one draws it anew.
-        for name in "_node", "_last_timestamp", "_generate_time_safe":
-            steps.append(functools.partial(setattr, modules["uuid"], name, None))
-    if "tempfile" in modules:
-        steps.append(functools.partial(setattr, modules["tempfile"], "_name_sequence", None))
     return steps
+
+
+def plain_resets():
+    """Returns what has to be None again where it is not: the objects, the names of their attributes, and as many None."""
+    resets = []
+    if hasattr(random, "_inst"):
+        resets.append((random._inst, "gauss_next"))
+    if "uuid" in sys.modules:
+        # The C library's time-based generator keeps a clock sequence that cannot be reset; the Python one draws it anew.
+        resets += ((sys.modules["uuid"], name) for name in ("_node", "_last_timestamp", "_generate_time_safe"))
+    if "tempfile" in sys.modules:
+        resets.append((sys.modules["tempfile"], "_name_sequence"))
+    objects, names = zip(*resets) if resets else ((), ())
+    return objects, names, (None,) * len(objects)
 
 
 def bytes_at(address, size):
@@ -630,7 +707,7 @@ def random_state():
 def numpy_state():
     """Returns numpy.random's global generator and the address of its state: 624 words and a position, if what lies where
     numpy's interface says they are is what get_state says."""
-    state = sys.modules["numpy.random.mtrand"]._rand
+    state = sys.modules[NUMPY]._rand
     generator = state._bit_generator
     address = generator.ctypes.state_address
     name, key, position, _, _ = state.get_state()
@@ -639,24 +716,25 @@ def numpy_state():
     return generator, address
 
 
-def write_steps(page, words, source, where, position):
-    """Steps that write a generator's words, and that all of them are used up, in their place. A seed function computes them
-    from a number, which costs several times as much as the whole rest of a reseed."""
-    return [
-        chained(words.__setitem__, (slice(where, where + 2496),), seed(page, source)),
-        functools.partial(words.__setitem__, slice(position, position + 4), (624).to_bytes(4, "little")),
-    ]
+def write_step(words, where, page, source, position):
+    """Writes a generator's words, and that all of them are used up, in their place. A seed function computes them from a
+    number, which costs several times as much as the whole rest of a reseed."""
+    used = memoryview((624).to_bytes(4, "little"))
+    return chained(
+        words.__setitem__,
+        (slice(where, where + 2496), slice(position, position + 4)),
+        itertools.chain(seed(page, source), (used,)),
+    )
 
 
-def random_steps(page, instance):
+def random_step(page, instance):
     """The random module's global state."""
-    steps = [functools.partial(setattr, instance, "gauss_next", None)]
     try:
         _, address = random_state()
     except Exception:
         new = map(int.from_bytes, map(bytes, seed(page, SEED_RANDOM)), ("little",))
-        return [*steps, chained(functools.partial(_random.Random.seed, instance), new)]
-    return steps + write_steps(page, bytes_at(address, 2500), SEED_RANDOM, 4, 0)
+        return chained(functools.partial(_random.Random.seed, instance), new)
+    return write_step(bytes_at(address, 2500), 4, page, SEED_RANDOM, 0)
 
 
 def numpy_steps(page, state):
@@ -667,7 +745,7 @@ def numpy_steps(page, state):
         return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
     _, key, position, gauss, _ = state.get_state()
     steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
-    return steps + write_steps(page, bytes_at(address, 2500), SEED_NUMPY, 0, 2496)
+    return [*steps, write_step(bytes_at(address, 2500), 0, page, SEED_NUMPY, 2496)]
 
 
 def immortalize():
@@ -742,6 +820,31 @@ def exercise(runtime, config):
             error = last_payload(runtime.evaluate({"id": 1, "code": code})).get("error")
             if error:
                 raise RuntimeError(f"warm-up code {code!r} failed:\n{error['traceback']}")
+    rehearse(runtime)
+
+
+def rehearse(runtime):
+    """Goes through what a child begins with, a hold that ends and a connection that evaluates, so that the interpreter has
+    adapted its code to it, and all that it needs is there. It must not warn: a warning changes the globals, and the
+    interpreter would begin anew."""
+    rounds = 16
+    control, runtime.control = runtime.control, None  # there is nobody to answer to
+    for _ in range(rounds):
+        runtime.page[GO] = 1
+        runtime.page[COMMAND] = HOLD
+        runtime.on_signal(SIGNAL, None)
+    runtime.control = control
+    with socket.socket(socket.AF_UNIX) as listener:
+        name = f"\0forkd-rehearsal-{os.getpid()}"
+        listener.bind(name)
+        listener.listen()
+        for n in range(rounds):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(name)
+                body = encode({"id": 1, "code": f"[0.5, {n}.0]"}).encode()
+                client.sendall(HEADER.pack(len(body), EVAL) + body)
+                client.shutdown(socket.SHUT_WR)
+                runtime.serve(listener, False)
 
 
 def leave_spare(runtime, line):
@@ -749,7 +852,11 @@ def leave_spare(runtime, line):
     child here, so that user code does not find it. Returns its order in a process that it has forked."""
     gc.collect()
     gc.freeze()
-    if not fork_away():
+    try:
+        away = fork_away()
+    except OSError:
+        away = False  # it does without
+    if not away:
         line.close()
         return None
     null = os.open("/dev/null", os.O_RDWR)
@@ -763,15 +870,19 @@ def leave_spare(runtime, line):
             os._exit(0)
         order = receive(line, bytearray(data))
         try:
-            if fork_away():
-                line.close()
+            away, answer = fork_away(), (OK, {})
+        except OSError as e:
+            away, answer = False, (ERROR, {"code": "exhausted", "message": f"an interpreter could not be forked: {e.strerror}"})
+        if away:
+            line.close()
+            try:
                 become(runtime, order, fds)
-                return order
-        except OSError:
-            os._exit(1)
+            except OSError:
+                os._exit(1)
+            return order
         for fd in fds:
             os.close(fd)
-        reply(line, OK, {})
+        reply(line, *answer)
 
 
 def own_pages():
@@ -801,13 +912,16 @@ def fork_away():
     """Forks a process that the agent becomes the parent of. Returns True in there."""
     pid = os.fork()
     if pid:
-        os.waitpid(pid, 0)
+        _, status = os.waitpid(pid, 0)
+        if status:
+            errno = os.waitstatus_to_exitcode(status)
+            raise OSError(errno, os.strerror(errno))
         return False
     try:
         if os.fork():
             os._exit(0)
-    except OSError:
-        os._exit(1)
+    except OSError as e:
+        os._exit(e.errno)
     os.setsid()
     return True
 
@@ -864,7 +978,7 @@ def main():
     body = json.dumps({"version": sys.version.split()[0]}).encode()
     runtime.control.sendall(HEADER.pack(len(body), OK) + body)
     try:
-        runtime.serve()
+        runtime.serve(runtime.listener)
     finally:
         os._exit(70)  # a descriptor of ours was closed under us; the agent starts a new process
 

@@ -4,11 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/forkd-dev/forkd/internal/agent/quiet"
 )
@@ -33,16 +30,15 @@ func (d *direct) renew() error {
 	if !d.r.alive() {
 		return nil
 	}
-	seed, err := d.freshSeed()
+	seed, rest, err := d.freshSeed()
 	if err != nil {
 		return err
 	}
 	d.sequence++
-	if err := errors.Join(d.page.put(offSequence, d.sequence), d.page.renew(seed)); err != nil {
+	d.page.put(offSequence, d.sequence)
+	d.page.renew(seed)
+	if err := d.overwrite(d.page.states(), &rest); err != nil {
 		return err
-	}
-	if err := d.overwrite(); err != nil {
-		return fmt.Errorf("renewing the generators in memory: %w", err)
 	}
 	d.ordered, d.renewed, d.ready = true, true, false
 	if d.page.current() != 0 {
@@ -51,58 +47,51 @@ func (d *direct) renew() error {
 	return d.r.proc.Signal(commandSignal)
 }
 
-// freshSeed makes a seed from the kernel's generator. It is valid until the next call.
-func (d *direct) freshSeed() ([]byte, error) {
+// freshSeed makes a seed from the kernel's generator. It is valid until the next call. What is left of the stream that most
+// of it was taken from may be used up, too.
+func (d *direct) freshSeed() (seed []byte, rest Stream, err error) {
 	if err := quiet.Getrandom(d.entropy[:]); err != nil {
-		return nil, err
+		return nil, rest, err
 	}
-	expand(&d.entropy, &d.seed)
-	return bytesOf(d.seed[:]), nil
+	rest = d.expand()
+	return bytesOf(d.seed[:]), rest, nil
 }
 
-// overwrite gives the generators in the process's memory that it knows the place of new states.
-func (d *direct) overwrite() error {
-	addresses, err := d.page.states()
-	if err != nil {
-		return err
-	}
+// expand makes a seed of the entropy: first that itself, for generators that must not be guessed, and then what a stream
+// yields.
+func (d *direct) expand() Stream {
+	copy(bytesOf(d.seed[:]), d.entropy[:pureSize])
+	stream := NewStream((*[StreamSize]byte)(d.entropy[pureSize:]))
+	stream.fill(d.seed[pureSize/8:])
+	return stream
+}
+
+// overwrite gives the generators at these addresses in the process's memory new states. The process stands still.
+func (d *direct) overwrite(addresses [stateCount]uint64, seeds *Stream) error {
 	for i, address := range addresses {
 		if address == 0 {
 			continue
 		}
-		seed, err := d.freshSeed()
-		if err != nil {
-			return err
-		}
-		state := seed[pureSize:][:twisterSize+4]
-		position := state[twisterSize:]
-		if i == stateRandom {
-			copy(state[4:], state[:twisterSize])
-			position = state[:4]
+		words := d.seed[:twisterSize/8+1]
+		seeds.fill(words)
+		state := bytesOf(words)[:twisterSize+4]
+		position := state[:4]
+		if i == stateNumpy {
+			position = state[twisterSize:]
 		}
 		binary.NativeEndian.PutUint32(position, twisterWords)
-		if err := writeMemory(d.r.proc.PID, address, state); err != nil {
-			return err
+		if err := quiet.WriteMemory(d.r.proc.PID, address, state); err != nil {
+			return fmt.Errorf("renewing a generator in memory: %w", err)
 		}
 	}
 	return nil
 }
 
-func writeMemory(pid int, address uint64, b []byte) error {
-	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
-	remote := []unix.RemoteIovec{{Base: uintptr(address), Len: len(b)}}
-	n, err := unix.ProcessVMWritev(pid, local, remote, 0)
-	if err == nil && n != len(b) {
-		err = fmt.Errorf("%d of %d bytes written at %#x", n, len(b), address)
-	}
-	return err
-}
-
 // covered reports whether no generator that the process has loaded could repeat once those of a known place are new. The
 // runtime cannot have told of what was imported in the very evaluation that goes on.
 func (d *direct) covered() bool {
-	addresses, err := d.page.states()
-	if err != nil || addresses[stateRandom] == 0 {
+	addresses := d.page.states()
+	if addresses[stateRandom] == 0 {
 		return false
 	}
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", d.r.proc.PID))

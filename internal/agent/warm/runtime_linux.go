@@ -103,6 +103,9 @@ func (r *Runtime) begin() (launchFiles, error) {
 				return l, nil
 			}
 			l.close()
+			if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeExhausted {
+				return l, e // a new process would not fare better
+			}
 		}
 		if r.proc != nil {
 			r.killTree()

@@ -256,11 +256,14 @@ func (s *shell) interrupt(id uint64) error {
 func (s *shell) hold(time.Time) error  { return nil }
 func (s *shell) await(time.Time) error { return nil }
 
-func (s *shell) release(reseed bool) error {
-	if reseed {
-		s.reseed.Store(true)
+func (s *shell) release(seeds *Stream) error {
+	if seeds != nil {
+		return s.renew()
 	}
 	return nil
 }
 
-func (s *shell) renew() error { return s.release(true) }
+func (s *shell) renew() error {
+	s.reseed.Store(true)
+	return nil
+}

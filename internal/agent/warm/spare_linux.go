@@ -127,8 +127,12 @@ func (s *spare) fork(spec proc.Spec, files []*os.File) error {
 	if err := s.send(wire.AppendFrame(nil, wire.TypeRequest, order), unix.UnixRights(fds...)); err != nil {
 		return fmt.Errorf("asking the spare interpreter for a process: %w", err)
 	}
-	if kind, _, err := wire.NewReader(s.line).Next(); err != nil || kind != wire.TypeOK {
-		return fmt.Errorf("the spare interpreter could not fork (frame %d): %w", kind, err)
+	kind, payload, err := wire.NewReader(s.line).Next()
+	switch {
+	case err != nil:
+		return fmt.Errorf("the spare interpreter does not answer: %w", err)
+	case kind != wire.TypeOK:
+		return wire.DecodeError(payload)
 	}
 	return nil
 }
@@ -167,14 +171,12 @@ func (r *Runtime) spawnFrom(s *spare, spec proc.Spec, l *launchFiles) error {
 		return err
 	}
 	defer s.cgroup.Stop() // when the process that it has forked is out of its cgroup
-	seed, err := d.freshSeed()
-	if err == nil {
-		err = d.page.io.WriteAt(seed, offSeed)
-	}
-	if err == nil {
-		err = s.fork(spec, l.give)
-	}
+	seed, _, err := d.freshSeed()
 	if err != nil {
+		return err
+	}
+	d.page.seed(seed)
+	if err := s.fork(spec, l.give); err != nil {
 		return err
 	}
 	var hello struct {

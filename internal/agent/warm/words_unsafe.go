@@ -7,3 +7,8 @@ import "unsafe"
 func bytesOf(words []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), 8*len(words))
 }
+
+// wordAt returns the word at an offset, a multiple of 8, of memory that begins at such an address.
+func wordAt(mem []byte, offset int) *uint64 {
+	return (*uint64)(unsafe.Pointer(&mem[offset : offset+8][0]))
+}

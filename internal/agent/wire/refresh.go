@@ -12,12 +12,14 @@ const (
 	machineIDSize  = 32
 	bootIDSize     = 36
 	refreshVersion = 1
+	refreshLimited = 2 // version 1, and limits behind it
 	refreshFixed   = 1 + 8 + 8 + EntropySize + machineIDSize + bootIDSize + 1
 )
 
 // Refresh is the first request in a restored child: its new identity. It is binary, not JSON, because every child pays
-// for reading it. Layout, little-endian: u8 layout version (1), u64 generation, i64 wall clock, 64 bytes of entropy, 32
-// bytes machine-id, 36 bytes boot-id, u8 length of the host name, host name.
+// for reading it. Layout, little-endian: u8 layout version, u64 generation, i64 wall clock, 64 bytes of entropy, 32
+// bytes machine-id, 36 bytes boot-id, u8 length of the host name, host name. That is version 1; version 2, which is used
+// only if there are limits, goes on with u32 processes, u64 bytes of disk, u8 length of the owner, owner.
 type Refresh struct {
 	Generation uint64 // grows with each restore in a machine's line; never 0
 	WallNS     int64  // host's CLOCK_REALTIME, in nanoseconds, when the machine's time counter was 0
@@ -25,6 +27,7 @@ type Refresh struct {
 	MachineID  string // 32 lower-case hexadecimal digits
 	BootID     string // UUID in its 36 character form
 	Hostname   string // 1 to 64 letters, digits, '-' and '.'
+	Limits     Limits
 }
 
 // Validate checks every field. The error is an *Error.
@@ -41,7 +44,7 @@ func (r *Refresh) Validate() error {
 	case !isHostname(r.Hostname):
 		return Errorf(CodeBadRequest, "hostname", "host name %q must be 1 to %d letters, digits, '-' or '.'", r.Hostname, MaxHostname)
 	}
-	return nil
+	return r.Limits.validate()
 }
 
 // AppendBinary appends the encoding of a valid r to b.
@@ -49,25 +52,47 @@ func (r *Refresh) AppendBinary(b []byte) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	b = append(b, refreshVersion)
+	version := byte(refreshVersion)
+	if r.Limits.Any() {
+		version = refreshLimited
+	}
+	b = append(b, version)
 	b = binary.LittleEndian.AppendUint64(b, r.Generation)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.WallNS))
 	b = append(b, r.Entropy[:]...)
 	b = append(b, r.MachineID...)
 	b = append(b, r.BootID...)
 	b = append(b, byte(len(r.Hostname)))
-	return append(b, r.Hostname...), nil
+	b = append(b, r.Hostname...)
+	if version == refreshLimited {
+		b = r.Limits.append(b)
+	}
+	return b, nil
 }
 
 // UnmarshalBinary reads and validates an encoded Refresh. The error is an *Error.
 func (r *Refresh) UnmarshalBinary(b []byte) error {
-	if len(b) < 1 || b[0] != refreshVersion {
-		return Errorf(CodeUnsupportedVersion, "refresh", "refresh layout is not version %d", refreshVersion)
+	if len(b) < 1 || b[0] != refreshVersion && b[0] != refreshLimited {
+		return Errorf(CodeUnsupportedVersion, "refresh", "refresh layout is not version %d or %d", refreshVersion, refreshLimited)
 	}
-	if len(b) < refreshFixed || len(b) != refreshFixed+int(b[refreshFixed-1]) {
+	limited := b[0] == refreshLimited
+	end := refreshFixed
+	if len(b) >= end {
+		end += int(b[end-1])
+	}
+	if len(b) < end || len(b) > end && !limited {
 		return Errorf(CodeBadRequest, "refresh", "refresh of %d bytes has the wrong length", len(b))
 	}
-	b = b[1:]
+	r.Limits = Limits{}
+	if limited {
+		if err := r.Limits.parse(b[end:]); err != nil {
+			return err
+		}
+		if !r.Limits.Any() {
+			return Errorf(CodeBadRequest, "limits", "refresh layout %d is for limits, and there are none", refreshLimited)
+		}
+	}
+	b = b[1:end]
 	r.Generation = binary.LittleEndian.Uint64(b)
 	r.WallNS = int64(binary.LittleEndian.Uint64(b[8:]))
 	b = b[16:]

@@ -25,6 +25,12 @@ func sampleRefresh() *Refresh {
 	return r
 }
 
+func limitedRefresh() *Refresh {
+	r := sampleRefresh()
+	r.Limits = Limits{Owner: "sb0123456789ab", Processes: 100, DiskBytes: 1 << 30}
+	return r
+}
+
 // samples are one frame of each kind with every field set, as peers of any version must read and write them.
 func samples(t *testing.T) []struct {
 	name    string
@@ -49,6 +55,10 @@ func samples(t *testing.T) []struct {
 		return b
 	}
 	refresh, err := sampleRefresh().AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited, err := limitedRefresh().AppendBinary(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +87,7 @@ func samples(t *testing.T) []struct {
 		{"release", TypeRelease, nil},
 		{"resume", TypeRequest, request(OpResume, ResumeRequest{Branch: 4})},
 		{"refresh", TypeRefresh, refresh},
+		{"limited refresh", TypeRefresh, limited},
 		{"error", TypeError, object(Error{Code: CodeUnsupportedVersion, Message: "m", Field: "v", Detail: "d", Min: 1, Max: 1})},
 		{"info", TypeOK, object(Info{Agent: "dev", Protocol: 1, BootID: "b", Generation: 1, UptimeNS: 2, Quiesced: true, Cgroups: true, Runtimes: []RuntimeInfo{info}})},
 		{"started", TypeOK, object(ExecStarted{ID: 1, PID: 2})},
@@ -243,6 +254,10 @@ func TestRefreshValidation(t *testing.T) {
 		"long host name":  func(r *Refresh) { r.Hostname = strings.Repeat("x", 65) },
 		"bad host name":   func(r *Refresh) { r.Hostname = "a\nb" },
 		"dashed name":     func(r *Refresh) { r.Hostname = "-a" },
+		"no owner":        func(r *Refresh) { r.Limits.Processes = 1 },
+		"no number":       func(r *Refresh) { r.Limits.Owner = "a" },
+		"long owner":      func(r *Refresh) { r.Limits = Limits{strings.Repeat("x", MaxOwner+1), 1, 0} },
+		"bad owner":       func(r *Refresh) { r.Limits = Limits{"a b", 1, 0} },
 	} {
 		r := sampleRefresh()
 		change(r)
@@ -335,8 +350,13 @@ func FuzzRefresh(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add(b[:len(b)-1])
+	if b, err = limitedRefresh().AppendBinary(nil); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:len(b)-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var r Refresh
+		r := Refresh{Limits: Limits{Owner: "former", Processes: 1}}
 		if r.UnmarshalBinary(b) != nil {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 )
@@ -44,6 +45,11 @@ func (s *Server) connect(c *net.UnixConn, o wire.Opening) (net.Conn, *vm, error)
 		return nil, nil, err
 	}
 	s.touch(v)
+	if o.Start != 0 {
+		if err := v.start(time.Unix(0, o.Start)); err != nil {
+			return nil, nil, err
+		}
+	}
 	if !o.Wait {
 		guest, err := v.machine.Open(context.Background(), o.Port)
 		return guest, v, err
@@ -69,14 +75,17 @@ type halfCloser interface {
 func (s *Server) join(stream *wire.Stream, guest net.Conn, v *vm) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := stream.WriteTo(&used{guest, s, v})
-		half, ok := guest.(halfCloser)
-		if err == nil && ok {
-			err = half.CloseWrite()
+		to := &used{Conn: guest, server: s, vm: v}
+		_, err := stream.WriteTo(to)
+		if to.deaf {
+			// What the guest has said before it stopped listening is still to be carried, so
+			// the peer is heard to its end.
+			_, err = io.Copy(io.Discard, stream)
 		}
-		if err != nil {
-			// The peer is gone, or the guest does not take any more.
-			guest.Close()
+		if half, ok := guest.(halfCloser); ok && err == nil {
+			_ = half.CloseWrite() // a guest that is gone need not be told
+		} else {
+			guest.Close() // the peer is gone
 		}
 	})
 	wg.Go(func() { s.carry(stream, guest) })
@@ -91,11 +100,14 @@ type used struct {
 	net.Conn
 	server *Server
 	vm     *vm
+	deaf   bool // the guest does not take any more
 }
 
 func (u *used) Write(b []byte) (int, error) {
 	u.server.touch(u.vm)
-	return u.Conn.Write(b)
+	n, err := u.Conn.Write(b)
+	u.deaf = err != nil
+	return n, err
 }
 
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}

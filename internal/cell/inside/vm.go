@@ -29,11 +29,11 @@ type vm struct {
 	common  json.RawMessage
 
 	mu     sync.Mutex
-	note   json.RawMessage // guarded by mu
-	zero   int64           // see wire.Started; guarded by mu
-	ended  *wire.Ended     // guarded by mu
-	rest   rest            // guarded by mu
-	closed bool            // guarded by mu
+	note   []byte      // guarded by mu
+	zero   int64       // see wire.Started; guarded by mu
+	ended  *wire.Ended // guarded by mu
+	rest   rest        // guarded by mu
+	closed bool        // guarded by mu
 }
 
 // close ends the machine. It may be called more than once.
@@ -50,15 +50,36 @@ func (v *vm) close() {
 }
 
 // fork makes machines of a source.
-func (s *Server) fork(_ *wire.Message, f wire.Fork) (*result, error) {
+func (s *Server) fork(m *wire.Message, f wire.Fork) (*result, error) {
 	o, err := s.source(f.Source)
 	if err != nil {
 		return nil, err
 	}
-	born := make([]wire.Born, len(f.Children))
-	each(len(f.Children), func(i int) {
-		c := f.Children[i]
-		born[i] = wire.Born{ID: c.ID, Err: wire.ToError(page.Guard(func() error { return s.spawn(o, f, c) }))}
+	children, err := wire.ParseChildren(m.Blob)
+	if err != nil {
+		return nil, err
+	}
+	if f.Limits.DiskBytes > 0 {
+		f.Limits.DiskBytes += inherited(o.scratch)
+	}
+	var mu sync.Mutex
+	var born wire.Born
+	each(len(children), func(i int) {
+		var v *vm
+		err := page.Guard(func() (err error) {
+			v, err = s.spawn(o, f, children[i])
+			return err
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			born.Age = v.machine.Age().Nanoseconds()
+			return
+		}
+		if born.Errors == nil {
+			born.Errors = make(map[int]*wire.Error)
+		}
+		born.Errors[i] = wire.ToError(err)
 	})
 	return &result{body: born}, nil
 }
@@ -78,16 +99,25 @@ func each(n int, do func(i int)) {
 }
 
 // spawn makes one machine of a source.
-func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) error {
+func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) (*vm, error) {
 	eng := s.engine(o.vcpus)
 	memory, err := eng.NewMemory(o.memory, s.memory, f.MemoryPages)
 	if err != nil {
-		return fmt.Errorf("mapping memory: %w", err)
+		return nil, fmt.Errorf("mapping memory: %w", err)
 	}
-	return s.make(&vm{id: c.ID, source: o.id, common: f.Note, note: c.Note}, machine.Config{
+	v := &vm{id: c.ID, source: o.id, common: f.Note, note: c.Note}
+	return v, s.make(v, machine.Config{
 		Engine: eng, VCPUs: o.vcpus, Memory: memory, Root: o.root, Scratch: page.NewOverlay(o.scratch, s.scratch, 0),
 		GenerationID: c.Generation, Limits: f.Limits, Console: io.Discard, State: o.state,
 	})
+}
+
+// inherited returns how many bytes of a disk its layers hold.
+func inherited(disk *page.Stack) (n int64) {
+	for _, l := range disk.Layers() {
+		n += int64(l.Len()) * page.Size
+	}
+	return n
 }
 
 // make makes a machine and makes it known.
@@ -124,7 +154,7 @@ func (s *Server) boot(m *wire.Message, b wire.Boot) (*result, error) {
 	if err := s.make(v, cfg); err != nil {
 		return nil, err
 	}
-	return &result{body: wire.Born{ID: b.ID}}, nil
+	return nil, nil
 }
 
 // booting returns what a machine that starts a kernel is made of. The caller releases
@@ -232,14 +262,22 @@ func (s *Server) start(_ *wire.Message, r wire.Ref) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := v.machine.Start(); err != nil {
+	if err := v.start(time.Now()); err != nil {
 		return nil, err
+	}
+	return &result{body: wire.Started{Zero: v.zero}}, nil
+}
+
+// start runs the machine. If it has never run its time goes on as of then.
+func (v *vm) start(then time.Time) error {
+	if err := v.machine.StartAsOf(then); err != nil {
+		return err
 	}
 	zero := v.machine.ClockZero().UnixNano()
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.zero = zero
-	v.mu.Unlock()
-	return &result{body: wire.Started{Zero: zero}}, nil
+	return nil
 }
 
 func (s *Server) pause(_ *wire.Message, r wire.Ref) (*result, error) {
@@ -303,11 +341,15 @@ func (s *Server) closeVM(_ *wire.Message, r wire.Ref) (*result, error) {
 	v := s.vms[r.ID]
 	delete(s.vms, r.ID)
 	s.mu.Unlock()
+	last := []wire.Stat{}
 	if v != nil {
+		if st, ok := v.stat(); ok {
+			last = append(last, st)
+		}
 		v.close()
 		s.trims.soon(s.trim)
 	}
-	return nil, nil
+	return &result{body: last}, nil
 }
 
 // stats returns figures of machines.
@@ -338,7 +380,7 @@ func (v *vm) stat() (wire.Stat, bool) {
 	}
 	n := v.machine.Counters()
 	return wire.Stat{
-		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), Resident: v.machine.Resident(),
+		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), MemoryBytes: int64(v.machine.MemoryBytes()), Resident: v.machine.Resident(),
 		Instructions: n.Instructions, Translated: n.Translated,
 	}, true
 }
@@ -350,7 +392,7 @@ func (s *Server) hello(h wire.Hello) (*result, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := wire.State{PID: os.Getpid(), Jail: s.cfg.Jail}
+	state := wire.State{Jail: s.cfg.Jail}
 	for _, o := range s.sources {
 		state.Sources = append(state.Sources, s.describe(o))
 	}

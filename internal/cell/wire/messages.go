@@ -20,8 +20,8 @@ const (
 	OpForget Op = "forget" // notice, Ref: the layer is not needed any more
 	OpSource Op = "source" // notice, Source, state as the blob
 	OpDrop   Op = "drop"   // notice, Ref: nothing more is forked from the source
-	OpFork   Op = "fork"   // Fork -> []Born
-	OpBoot   Op = "boot"   // Boot, kernel and initramfs as files -> Born
+	OpFork   Op = "fork"   // Fork, the children as the blob -> Born
+	OpBoot   Op = "boot"   // Boot, kernel and initramfs as files -> nothing
 	OpStart  Op = "start"  // Ref -> Started
 	OpPause  Op = "pause"  // Ref -> nothing
 	OpCut    Op = "cut"    // Cut -> Source, state as the blob
@@ -31,7 +31,7 @@ const (
 	OpPin    Op = "pin"    // Pin -> nothing
 	OpNote   Op = "note"   // notice, Note
 	OpStats  Op = "stats"  // Stats -> []Stat
-	OpClose  Op = "close"  // Ref -> nothing: ends the machine
+	OpClose  Op = "close"  // Ref -> []Stat, of which there is one if it was there: ends the machine
 	OpQuit   Op = "quit"   // notice: ends the cell
 )
 
@@ -53,7 +53,6 @@ type Hello struct {
 
 // State is what a cell has.
 type State struct {
-	PID     int      `json:"pid"`
 	Jail    []string `json:"jail,omitempty"` // what it could not be kept from, in words
 	Sources []Source `json:"sources,omitempty"`
 	VMs     []VM     `json:"vms,omitempty"`
@@ -88,17 +87,10 @@ type Source struct {
 type Fork struct {
 	Source uint64 `json:"source"`
 	// MemoryPages bounds how many pages each may have to itself; 0 is no bound.
-	MemoryPages int             `json:"memory_pages,omitempty"`
-	Limits      machine.Limits  `json:"limits"`
-	Children    []Child         `json:"children"`
-	Note        json.RawMessage `json:"note,omitempty"` // the daemon's, of all of them
-}
-
-// Child is one machine that is asked for.
-type Child struct {
-	ID         uint64          `json:"id"`
-	Generation [16]byte        `json:"generation"`
-	Note       json.RawMessage `json:"note,omitempty"`
+	MemoryPages int `json:"memory_pages,omitempty"`
+	// Limits are of each. DiskBytes does not count what it has inherited.
+	Limits machine.Limits  `json:"limits"`
+	Note   json.RawMessage `json:"note,omitempty"` // the daemon's, of all of them
 }
 
 // Boot asks for a machine that starts a kernel, with an empty scratch disk.
@@ -114,10 +106,12 @@ type Boot struct {
 	ScratchEmpty bool        `json:"scratch_empty,omitempty"` // of zeros, not formatted
 }
 
-// Born is a machine that was asked for.
+// Born tells what became of a Fork.
 type Born struct {
-	ID  uint64 `json:"id"`
-	Err *Error `json:"err,omitempty"`
+	// Age is the guests' time counter, in ns: how old they are.
+	Age int64 `json:"age"`
+	// Errors are of the children that are not there, by their place in the request.
+	Errors map[int]*Error `json:"errors,omitempty"`
 }
 
 // Started tells when the guest's time counter was zero, in ns since 1970.
@@ -160,7 +154,8 @@ type Stats struct {
 type Stat struct {
 	ID           uint64 `json:"id"`
 	PrivateBytes int64  `json:"private_bytes"`
-	Resident     int    `json:"resident"` // pages
+	MemoryBytes  int64  `json:"memory_bytes"` // of these, RAM
+	Resident     int    `json:"resident"`     // pages
 	Instructions uint64 `json:"instructions"`
 	Translated   uint64 `json:"translated"`
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // OpeningSize is how many bytes an Opening is.
-const OpeningSize = 20
+const OpeningSize = 28
 
 const openingMagic = "fkcl"
 
@@ -18,6 +18,9 @@ type Opening struct {
 	VM   uint64
 	Port uint32
 	Wait bool
+	// Start has a machine that has never run be started as of this time, in ns since
+	// 1970; 0 does not.
+	Start int64
 }
 
 const (
@@ -38,7 +41,8 @@ func (o Opening) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.LittleEndian.AppendUint16(b, Version)
 	b = binary.LittleEndian.AppendUint16(b, flags)
 	b = binary.LittleEndian.AppendUint64(b, o.VM)
-	return binary.LittleEndian.AppendUint32(b, o.Port), nil
+	b = binary.LittleEndian.AppendUint32(b, o.Port)
+	return binary.LittleEndian.AppendUint64(b, uint64(o.Start)), nil
 }
 
 // ParseOpening is the inverse of AppendBinary.
@@ -51,8 +55,9 @@ func ParseOpening(b [OpeningSize]byte) (o Opening, err error) {
 	}
 	flags := binary.LittleEndian.Uint16(b[6:])
 	o.VM, o.Port = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint32(b[16:])
+	o.Start = int64(binary.LittleEndian.Uint64(b[20:]))
 	o.Control, o.Wait = flags&flagControl != 0, flags&flagWait != 0
-	if flags&^(flagControl|flagWait) != 0 || o.Control && (o.Wait || o.VM != 0 || o.Port != 0) {
+	if flags&^(flagControl|flagWait) != 0 || o.Control && (o.Wait || o.VM != 0 || o.Port != 0 || o.Start != 0) {
 		return o, fmt.Errorf("%w: an opening with flags %#x", ErrMalformed, flags)
 	}
 	return o, nil

@@ -160,7 +160,7 @@ func FuzzReceive(f *testing.F) {
 
 func TestOpening(t *testing.T) {
 	for _, want := range []wire.Opening{
-		{Control: true}, {VM: 1<<63 + 5, Port: 1 << 31}, {VM: 3, Port: 52, Wait: true},
+		{Control: true}, {VM: 1<<63 + 5, Port: 1 << 31}, {VM: 3, Port: 52, Wait: true}, {VM: 3, Port: 52, Start: 1 << 60},
 	} {
 		b, err := want.AppendBinary(nil)
 		if err != nil || len(b) != wire.OpeningSize {
@@ -328,4 +328,47 @@ func TestPageNumbers(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
+}
+
+func TestChildren(t *testing.T) {
+	var b []byte
+	want := []wire.Child{{ID: 7, Generation: [16]byte{1, 2}, Note: []byte("one")}, {ID: 1 << 63}, {ID: 9, Note: []byte("{}")}}
+	for i := range want {
+		var err error
+		if b, err = want[i].AppendBinary(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := wire.ParseChildren(b)
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i, c := range got {
+		if c.ID != want[i].ID || c.Generation != want[i].Generation || !bytes.Equal(c.Note, want[i].Note) {
+			t.Errorf("%+v became %+v", want[i], c)
+		}
+	}
+	for cut := 1; cut < len(b); cut++ {
+		if got, err := wire.ParseChildren(b[:cut]); err == nil && len(got) == len(want) {
+			t.Errorf("all children in %d bytes of %d", cut, len(b))
+		}
+	}
+}
+
+func FuzzParseChildren(f *testing.F) {
+	one, _ := (&wire.Child{ID: 1, Note: []byte("x")}).AppendBinary(nil)
+	f.Add(one)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := wire.ParseChildren(b)
+		if err != nil {
+			return
+		}
+		var again []byte
+		for i := range all {
+			again, _ = all[i].AppendBinary(again)
+		}
+		if !bytes.Equal(again, b) {
+			t.Errorf("%x became %x", b, again)
+		}
+	})
 }

@@ -60,8 +60,8 @@ func (a *API) listing(info *sandbox.Info, rec *front.Record) listed {
 		CPUCount: info.VCPUs, MemoryMB: info.MemoryMiB, DiskSizeMB: info.DiskMiB,
 		Metadata: info.Metadata, State: info.State, EnvdVersion: a.envd, VolumeMounts: []struct{}{},
 	}
-	if info.MemoryLimitMiB > 0 {
-		out.MemoryMB = min(out.MemoryMB, info.MemoryLimitMiB)
+	if info.Limits.MemoryMiB > 0 {
+		out.MemoryMB = min(out.MemoryMB, info.Limits.MemoryMiB)
 	}
 	if out.Metadata == nil {
 		out.Metadata = map[string]string{}

@@ -2,7 +2,43 @@
 
 package kvm
 
-import "testing"
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// TestRequests: all requests that the source names are in the list of those made.
+func TestRequests(t *testing.T) {
+	source, err := parser.ParseFile(token.NewFileSet(), "api_linux_amd64_unsafe.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named []uint32
+	ast.Inspect(source, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if kind, ok := v.Type.(*ast.Ident); ok && kind.Name == "request" {
+			number, err := strconv.ParseUint(v.Values[0].(*ast.BasicLit).Value, 0, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			named = append(named, uint32(number))
+		}
+		return true
+	})
+	listed := Requests()
+	slices.Sort(named)
+	slices.Sort(listed)
+	if len(named) < 20 || !slices.Equal(named, listed) {
+		t.Errorf("the source names %#x, the list has %#x", named, listed)
+	}
+}
 
 // TestSizes: a request has the size of its structure in bits 16 to 29 (the kernel's
 // include/uapi/asm-generic/ioctl.h), so a structure that is laid out wrong shows.

@@ -13,6 +13,9 @@
 // waits. A vCPU is told to leave the guest by a signal, SIGURG, which Go programs
 // ignore, after a flag that keeps it from entering again: so no such request is lost.
 //
+// vCPUs are threads, which the host's kernel schedules. So limits on processor time are
+// a matter of the control group that the process is in, and Config's are ignored here.
+//
 // The guest's time stands still until the first Run of a vCPU of the machine, and
 // passes from then on. Its time stamp counter shows it: a leaf of CPUID tells how many
 // ticks a second has.
@@ -52,12 +55,19 @@ type Engine struct {
 // run at all.
 var ErrUnavailable = errors.New("KVM is not available")
 
-// New opens /dev/kvm. The error wraps ErrUnavailable and says what is missing.
+// New opens /dev/kvm, and whatever else machines need to have open. The error wraps
+// ErrUnavailable and says what is missing.
 func New() (*Engine, error) {
 	fd, err := unix.Open(Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: opening %s: %w", ErrUnavailable, Device, err)
 	}
+	return Use(fd)
+}
+
+// Use is New for a process that was given /dev/kvm as an open descriptor, which becomes
+// the engine's.
+func Use(fd int) (*Engine, error) {
 	e := &Engine{fd: fd}
 	if err := e.look(); err != nil {
 		unix.Close(fd)
@@ -85,6 +95,9 @@ func (e *Engine) look() (err error) {
 	}
 	if e.runSize, err = call(e.fd, getVCPUMmapSize, 0); err != nil || e.runSize < os.Getpagesize() {
 		return fmt.Errorf("vCPUs share %d bytes with the kernel: %w", e.runSize, err)
+	}
+	if err := page.PrepareFlats(); err != nil {
+		return fmt.Errorf("finding out which memory guests write: %w", err)
 	}
 	return e.try()
 }

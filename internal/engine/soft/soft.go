@@ -18,23 +18,28 @@
 // up. A hart is touched by the goroutine in its Run only; interrupts and requests
 // to start come to it through atomics.
 //
-// A vCPU that waits for an interrupt is a goroutine blocked in a channel
-// receive. It holds no execution context (caches of some 400 KiB): those belong
-// to the Engine, are few, and are lent while guest code executes.
+// A vCPU executes with a permit, of which there are as many as processors; package
+// sched says who gets them, and keeps machines to their limits. A vCPU that waits for an
+// interrupt or a permit is a goroutine blocked in a channel receive. It holds no
+// execution context (caches of some 400 KiB): those belong to the Engine, are few, and
+// are lent while guest code executes.
 //
 // Lock order: vm.devices, then vm.world for writing, then the locks of devices,
-// decoded code and memory, then those of vm.posts, vcpu.fenceMu and pool.mu, which are
-// leaves. Nobody who holds the world for reading waits for vm.devices.
+// decoded code and memory, then those of vm.posts, vcpu.fenceMu, pool.mu and the
+// scheduler, which are leaves. Nobody who holds the world for reading waits for
+// vm.devices, and nobody who holds either waits for a permit.
 package soft
 
 import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/interp"
 	"github.com/forkd-dev/forkd/internal/riscv/jit"
@@ -56,9 +61,13 @@ const nativeBytes = 64 << 20
 
 // Engine makes machines that share decoded code.
 type Engine struct {
-	code *interp.Cache
-	pool pool
+	code       *interp.Cache
+	pool       pool
+	processors *sched.Scheduler
 }
+
+// processors are those of the process, which all its engines share.
+var processors = sched.New(func() int { return runtime.GOMAXPROCS(0) })
 
 // What an Engine executes guest code with.
 const (
@@ -93,7 +102,7 @@ func New(codePages int) *Engine {
 	if executor, _ := Executor(); executor == NativeCode {
 		native = jit.NewCache(nativeBytes)
 	}
-	return &Engine{code: interp.NewCache(codePages, native)}
+	return &Engine{code: interp.NewCache(codePages, native), processors: processors}
 }
 
 // Name returns "soft".

@@ -3,12 +3,12 @@ package soft
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
@@ -25,24 +25,23 @@ const slice = 20_000
 // code, some 30 of interpreted.
 const chunk = 8_000
 
-// share is how many slices a vCPU executes before it makes room for another that
-// waits for a context: some milliseconds.
-const share = 50
-
 // vcpu is one hart and what comes to it from elsewhere.
 type vcpu struct {
 	vm      *vm
 	hart    *hart.Hart     // of the goroutine in Run; of whoever has the machine paused
 	machine interp.Machine // as this hart sees it
 	view    *memory.View   // executing while it holds vm.world for reading
+	permit  *sched.VCPU    // of the goroutine in Run
 	timer   *time.Timer    // of the goroutine in Run
 
 	begun     bool    // it has run; of the goroutine in Run
+	seeds     seeds   // of the goroutine in Run
 	lesson    *lesson // nil: there is none under way; of the goroutine in Run
 	restarted bool    // the hart is not as its context knows it; of the goroutine in Run
 
 	attention atomic.Bool   // somebody has something for it: end the slice
 	wake      chan struct{} // a token: likewise
+	attend    func() bool   // immutable: calledAway
 
 	kicked   atomic.Bool
 	external atomic.Bool           // level of the interrupt controller's output
@@ -61,7 +60,12 @@ type start struct{ entry, opaque uint64 }
 
 func newVCPU(m *vm, h *hart.Hart) *vcpu {
 	v := &vcpu{vm: m, hart: h, view: m.memory.View(h.ID), wake: make(chan struct{}, 1)}
+	v.permit = m.group.VCPU()
+	v.attend = v.calledAway
 	v.machine = interp.Machine{Memory: m.memory, Bus: v, Codes: m.codes}
+	if m.seeds != nil {
+		h.Seed = v.seed
+	}
 	return v
 }
 
@@ -189,36 +193,39 @@ func (v *vcpu) park(deadline uint64) {
 	}
 }
 
+// calledAway is what a vCPU that waits for a permit does when somebody has something
+// for it. It tells whether that was a kick.
+func (v *vcpu) calledAway() bool {
+	v.vm.runPosts()
+	return v.kicked.Load()
+}
+
 // execute runs guest code until the hart has nothing to do, was kicked, ended the
-// machine, or has had its share while others wait for a context. It returns
-// sbi.Continue unless the machine ended. It is apart from Run so that a parked
-// goroutine does not keep the run loop's stack.
+// machine, or has to make room for others. It returns sbi.Continue unless the machine
+// ended. It is apart from Run so that a parked goroutine does not keep the run loop's
+// stack.
 //
 //go:noinline
 func (v *vcpu) execute() (sbi.Outcome, error) {
 	m := v.vm
-	context, ok := m.engine.pool.get(v)
-	if !ok {
+	if !v.permit.Enter(v.wake, v.attend) {
 		return sbi.Continue, nil
 	}
+	defer v.permit.Leave()
+	context := m.engine.pool.get(v)
 	defer func() { m.engine.pool.put(context) }()
 	defer v.leave()
 	if context.owner != v || v.restarted {
 		v.attach(&context)
 	}
-	for n := 1; ; n++ {
+	for {
 		spins, out, err := v.slice(context.cpu)
 		if out != sbi.Continue || err != nil {
 			return out, err
 		}
 		v.endLesson(enough)
-		if v.hart.Power != hart.Started || v.kicked.Load() || (n >= share || spins) && m.engine.pool.wanted.Load() {
+		if v.hart.Power != hart.Started || v.kicked.Load() || v.permit.Over(spins) {
 			return sbi.Continue, nil
-		}
-		if n%4 == 0 && m.engine.pool.full.Load() {
-			// Whoever talks to guests needs a processor, too, before the
-			// scheduler would take one away from here.
-			runtime.Gosched()
 		}
 	}
 }

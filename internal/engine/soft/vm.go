@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"io"
 	"math/bits"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/bus"
 	"github.com/forkd-dev/forkd/internal/device/plic"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/irq"
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
@@ -27,9 +29,11 @@ type vm struct {
 	bus    *bus.Bus
 	codes  *interp.Codes
 	plic   *plic.PLIC
+	group  *sched.Group
 	vcpus  []*vcpu // immutable
 	clock  func() time.Duration
-	chunk  int // immutable; see slice
+	seeds  io.Reader // of harts
+	chunk  int       // immutable; see slice
 
 	world sync.RWMutex // see the package comment
 
@@ -46,7 +50,9 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 		memory: cfg.Memory,
 		bus:    cfg.Bus,
 		codes:  interp.NewCodes(cfg.Memory, e.code),
+		group:  e.processors.Group(cfg.CPUWeight, bound(cfg)),
 		clock:  cfg.Clock,
+		seeds:  cfg.Entropy,
 		chunk:  slice,
 	}
 	if cfg.VCPUs > 1 {
@@ -74,6 +80,14 @@ func newVM(e *Engine, cfg engine.Config) (*vm, error) {
 		m.sbi.Stopped = append(m.sbi.Stopped, v.hart.Power == hart.Stopped)
 	}
 	return m, nil
+}
+
+// bound returns how many processors' time a machine gets at most; zero is no bound.
+func bound(cfg engine.Config) float64 {
+	if cfg.CPU >= float64(cfg.VCPUs) {
+		return 0
+	}
+	return cfg.CPU
 }
 
 func (m *vm) newHart(id int, r *state.Reader) (*hart.Hart, error) {
@@ -202,6 +216,7 @@ func (m *vm) Close() error {
 		v.giveUp()
 		m.engine.pool.forget(v)
 	}
+	m.group.Close()
 	m.codes.Forget()
 	return nil
 }

@@ -44,10 +44,11 @@ func (v *vcpu) first() {
 	case set == nil:
 		return
 	}
-	context, ok := v.vm.engine.pool.get(v)
-	if !ok {
+	if !v.permit.Enter(v.wake, v.attend) {
 		return
 	}
+	defer v.permit.Leave()
+	context := v.vm.engine.pool.get(v)
 	defer func() { v.vm.engine.pool.put(context) }()
 	v.attach(&context)
 	v.enter()

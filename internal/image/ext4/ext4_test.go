@@ -64,6 +64,9 @@ func TestFormat(t *testing.T) {
 			if info.Size > size || info.Free > info.Size || info.Free < size*9/10 {
 				t.Errorf("%d bytes of %d free", info.Free, info.Size)
 			}
+			if over := Overhead(size); over < info.Size-info.Free-2*BlockSize || over > info.Size-info.Free {
+				t.Errorf("says that tables take %d bytes, of %d there are %d left", over, info.Size, info.Free)
+			}
 			again := disk{}
 			if _, err := Format(again, options(size)); err != nil || !equal(d, again) {
 				t.Errorf("formatting twice gives different bytes (%v)", err)

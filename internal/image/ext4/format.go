@@ -135,3 +135,13 @@ func (g geometry) freeBlocks() uint32 {
 }
 
 func (g geometry) freeInodes() uint32 { return g.groups*g.inodesPerGroup - firstInode }
+
+// Overhead returns how many bytes the tables of a file system take at most, on a
+// disk of some size. Of a size that Format refuses that is nothing.
+func Overhead(size int64) int64 {
+	g, err := layout(size)
+	if err != nil {
+		return 0
+	}
+	return (1 + int64(g.gdtBlocks) + int64(g.groups)*int64(g.overhead())) * BlockSize
+}

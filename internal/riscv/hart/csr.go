@@ -5,6 +5,7 @@ const (
 	CSRFflags     = 0x001
 	CSRFrm        = 0x002
 	CSRFcsr       = 0x003
+	CSRSeed       = 0x015
 	CSRSstatus    = 0x100
 	CSRSie        = 0x104
 	CSRStvec      = 0x105
@@ -21,6 +22,16 @@ const (
 	CSRTime       = 0xc01
 	CSRInstret    = 0xc02
 )
+
+// Fields of seed, the CSR of the entropy source (Zkr).
+const (
+	seedReady uint64 = 2 << 30 // ES16: 16 bits of entropy are there
+	seedDead  uint64 = 3 << 30
+)
+
+// WriteOnly reports whether a CSR must not be read by an instruction that does not
+// write it. Reading seed takes entropy away, so it has to be asked for.
+func WriteOnly(csr uint32) bool { return csr == CSRSeed }
 
 // Fields of satp (priv 12.1.11).
 const (
@@ -64,6 +75,8 @@ func (h *Hart) accessible(csr uint32) bool {
 	switch csr {
 	case CSRFflags, CSRFrm, CSRFcsr:
 		return !h.FloatOff()
+	case CSRSeed:
+		return h.Mode == Supervisor // as with mseccfg.SSEED set and USEED clear
 	case CSRCycle, CSRTime, CSRInstret:
 		return h.Mode != User || h.counters>>(csr&3)&1 != 0
 	}
@@ -82,6 +95,8 @@ func (h *Hart) ReadCSR(csr uint32) (v uint64, ok bool) {
 		return uint64(h.FCSR >> 5), true
 	case CSRFcsr:
 		return uint64(h.FCSR), true
+	case CSRSeed:
+		return h.seed(), true
 	case CSRSstatus:
 		return h.sstatus(), true
 	case CSRSie:
@@ -114,6 +129,15 @@ func (h *Hart) ReadCSR(csr uint32) (v uint64, ok bool) {
 	return 0, false
 }
 
+func (h *Hart) seed() uint64 {
+	if h.Seed != nil {
+		if entropy, ok := h.Seed(); ok {
+			return seedReady | uint64(entropy)
+		}
+	}
+	return seedDead
+}
+
 func (h *Hart) sstatus() uint64 {
 	v := h.Status | StatusUXL
 	if v&StatusFS == StatusFS {
@@ -135,6 +159,7 @@ func (h *Hart) WriteCSR(csr uint32, v uint64) (eff Effect, ok bool) {
 		h.writeFCSR(uint64(h.FCSR)&31 | v<<5)
 	case CSRFcsr:
 		h.writeFCSR(v)
+	case CSRSeed: // whatever is written
 	case CSRSstatus:
 		return h.writeStatus(v), true
 	case CSRSie:

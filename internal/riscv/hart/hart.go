@@ -119,6 +119,9 @@ type Hart struct {
 
 	Retired uint64        // instructions; the counters cycle and instret
 	Time    func() uint64 // the time CSR, in ticks of 100 ns
+
+	// Seed yields entropy for the seed CSR, as long as there is some; nil: there is none.
+	Seed func() (entropy uint16, ok bool)
 }
 
 // Reservation is what LR leaves for SC. A width of zero is none, so that no

@@ -279,3 +279,35 @@ func FuzzCSR(f *testing.F) {
 		}
 	})
 }
+
+// The source of entropy is the supervisor's, has each piece once, and says so when it has none.
+func TestSeed(t *testing.T) {
+	h := New(0, nil)
+	if v, ok := h.ReadCSR(CSRSeed); !ok || v != 3<<30 {
+		t.Errorf("without a source seed is %#x, %v", v, ok)
+	}
+	left := []uint16{0xffff, 0x1234}
+	h.Seed = func() (uint16, bool) {
+		if len(left) == 0 {
+			return 0, false
+		}
+		piece := left[0]
+		left = left[1:]
+		return piece, true
+	}
+	for _, want := range []uint64{2<<30 | 0xffff, 2<<30 | 0x1234, 3 << 30} {
+		if _, ok := h.WriteCSR(CSRSeed, ^uint64(0)); !ok {
+			t.Error("a write is illegal")
+		}
+		if v, ok := h.ReadCSR(CSRSeed); !ok || v != want {
+			t.Errorf("seed is %#x, %v, want %#x", v, ok, want)
+		}
+	}
+	h.Mode = User
+	if _, ok := h.ReadCSR(CSRSeed); ok {
+		t.Error("a user may read seed")
+	}
+	if _, ok := h.WriteCSR(CSRSeed, 0); ok {
+		t.Error("a user may write seed")
+	}
+}

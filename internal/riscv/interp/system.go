@@ -75,6 +75,10 @@ func (c *CPU) csr(o *op) stepped {
 	exchange := kind == isa.CSRRW || kind == isa.CSRRWI
 	write := exchange || o.rs1 != 0
 
+	if !write && hart.WriteOnly(csr) {
+		c.illegal()
+		return stepTrap
+	}
 	old, ok := c.h.ReadCSR(csr)
 	result := stepNext
 	if ok && write {

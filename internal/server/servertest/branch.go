@@ -303,7 +303,7 @@ func (f *Fake) CreateWorkspace(ctx context.Context, spec sandbox.WorkspaceSpec) 
 	if f.workspaces[spec.Name] != nil {
 		return nil, fault(sandbox.AlreadyExists, "choose another name", "workspace %q exists", spec.Name)
 	}
-	made, err := f.Fork(ctx, sandbox.ForkSpec{Tag: spec.Tag, N: 1, MemoryLimitMiB: spec.MemoryLimitMiB})
+	made, err := f.Fork(ctx, sandbox.ForkSpec{Tag: spec.Tag, N: 1, Limits: spec.Limits})
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +311,7 @@ func (f *Fake) CreateWorkspace(ctx context.Context, spec sandbox.WorkspaceSpec) 
 	defer f.mu.Unlock()
 	w := &sandbox.Workspace{
 		Name: spec.Name, SnapshotTag: spec.Tag, BaseTag: spec.Tag, State: sandbox.WorkspaceRunning,
-		SandboxID: made[0].Sandbox.ID, MemoryLimitMiB: spec.MemoryLimitMiB, CreatedAt: time.Now(),
+		SandboxID: made[0].Sandbox.ID, Limits: spec.Limits, CreatedAt: time.Now(),
 	}
 	f.workspaces[spec.Name] = w
 	f.occupy(w)

@@ -210,7 +210,7 @@ func (f *Fake) spawn(spec sandbox.ForkSpec) (*sandbox.Info, error) {
 	f.next++
 	b := &box{intr: make(chan struct{}, 1), env: spec.Env, info: sandbox.Info{
 		ID: fmt.Sprintf("sb%012d", f.next), SnapshotTag: spec.Tag, Engine: "fake", State: sandbox.Running,
-		CreatedAt: time.Now(), MemoryLimitMiB: spec.MemoryLimitMiB, PrivateKiB: 64, BranchedFrom: s.BranchedFrom,
+		CreatedAt: time.Now(), Limits: spec.Limits, PrivateKiB: 64, BranchedFrom: s.BranchedFrom,
 		VCPUs: 1, MemoryMiB: 512, DiskMiB: 4096,
 		Metadata: spec.Metadata, OnTimeout: cmp.Or(spec.OnTimeout, sandbox.KillOnTimeout), AutoResume: spec.AutoResume, Front: spec.Front,
 	}}

@@ -3,7 +3,8 @@
 // Requests are finished inside the kick that brought them: the disk is memory
 // or a mapped file, so there is nothing to wait for, and a request is never in
 // flight when a machine is saved. Data goes straight between the disk's pages
-// and the guest's, with no buffer in between.
+// and the guest's, with no buffer in between. Where a limiter is in force, requests
+// that it holds back stay in the ring, as if they had not been made yet.
 //
 // What the guest gets wrong within a request (a sector beyond the end, a write
 // to a read-only disk, a length that is no multiple of a sector) and what the
@@ -16,8 +17,9 @@
 // every page written before that instant, flushed or not. Nothing outlives the
 // host process otherwise; that is the documented weaker mode for such disks.
 //
-// Unaligned requests work. Zeros that are written over zeros are not stored,
-// and discarded sectors read as zeros.
+// Unaligned requests work. Zeros that are written over zeros are not stored.
+// Discarded sectors read as zeros, and pages that are discarded as a whole are given
+// back to the disk, as are those of a write-zeroes request that allows it.
 package blk
 
 import (
@@ -25,6 +27,7 @@ import (
 	"fmt"
 
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/rate"
 	"github.com/forkd-dev/forkd/internal/state"
 	"github.com/forkd-dev/forkd/internal/virtio/mmio"
 	"github.com/forkd-dev/forkd/internal/virtio/virtq"
@@ -42,6 +45,8 @@ type Disk interface {
 	Limit() page.Number // size in pages
 	Read(page.Number) *page.Page
 	Write(page.Number) (p *page.Page, moved bool, err error)
+	// Discard makes a page zeros, and frees what it takes.
+	Discard(page.Number) error
 }
 
 // Feature bits (virtio 5.2.3).
@@ -76,14 +81,15 @@ const (
 )
 
 // New makes a device over a disk. The guest sees serial, of at most 20 bytes,
-// as the disk's name.
-func New(slot mmio.Slot, serial string, disk Disk) (*mmio.Device, error) {
-	return open(slot, serial, disk, false)
+// as the disk's name. limiter, which may be nil, bounds the bytes of requests, in both
+// directions; whoever closes the machine closes it.
+func New(slot mmio.Slot, serial string, disk Disk, limiter *rate.Limiter) (*mmio.Device, error) {
+	return open(slot, serial, disk, false, limiter)
 }
 
-// NewReadOnly makes a device over a disk that the guest cannot write.
-func NewReadOnly(slot mmio.Slot, serial string, source Source) (*mmio.Device, error) {
-	return open(slot, serial, readOnly{source}, true)
+// NewReadOnly is New for a disk that the guest cannot write.
+func NewReadOnly(slot mmio.Slot, serial string, source Source, limiter *rate.Limiter) (*mmio.Device, error) {
+	return open(slot, serial, readOnly{source}, true, limiter)
 }
 
 // readOnly makes a Disk of a Source. The device refuses writes before they get
@@ -94,8 +100,9 @@ func (r readOnly) Read(n page.Number) *page.Page { return r.Get(n) }
 func (r readOnly) Write(page.Number) (*page.Page, bool, error) {
 	panic("BUG: write to a read-only disk")
 }
+func (r readOnly) Discard(page.Number) error { panic("BUG: discard on a read-only disk") }
 
-func open(slot mmio.Slot, serial string, disk Disk, readOnly bool) (*mmio.Device, error) {
+func open(slot mmio.Slot, serial string, disk Disk, readOnly bool, limiter *rate.Limiter) (*mmio.Device, error) {
 	if len(serial) > serialSize {
 		return nil, fmt.Errorf("disk serial %q is longer than %d bytes", serial, serialSize)
 	}
@@ -107,7 +114,7 @@ func open(slot mmio.Slot, serial string, disk Disk, readOnly bool) (*mmio.Device
 	} else {
 		features |= featureFlush | featureDiscard | featureWriteZeroes
 	}
-	return mmio.New(slot, mmio.Spec{
+	d, err := mmio.New(slot, mmio.Spec{
 		Name:     "blk",
 		ID:       deviceID,
 		Version:  stateVersion,
@@ -115,6 +122,11 @@ func open(slot mmio.Slot, serial string, disk Disk, readOnly bool) (*mmio.Device
 		Queues:   []uint16{queueSize},
 		Config:   m.config(),
 	}, m)
+	if err != nil {
+		return nil, err
+	}
+	m.gate = limiter.Gate(func() { d.Kick(0) })
+	return d, nil
 }
 
 type model struct {
@@ -122,6 +134,7 @@ type model struct {
 	readOnly bool
 	sectors  uint64
 	serial   [serialSize]byte
+	gate     *rate.Gate
 }
 
 // config renders struct virtio_blk_config (virtio 5.2.4).
@@ -146,11 +159,12 @@ func (m *model) config() []byte {
 // Notify serves the request queue.
 func (m *model) Notify(queues []virtq.Queue, _ int) error {
 	q := &queues[0]
-	for {
+	for m.gate.Open() {
 		c, err := q.Pop()
 		if c == nil || err != nil {
 			return err
 		}
+		m.gate.Pass(c.Readable.Len() + c.Writable.Len())
 		written, err := m.serve(q, c)
 		if err != nil {
 			return err
@@ -159,6 +173,7 @@ func (m *model) Notify(queues []virtq.Queue, _ int) error {
 			return err
 		}
 	}
+	return nil
 }
 
 // Reset has nothing to drop: no request is ever in flight.

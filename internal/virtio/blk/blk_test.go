@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/rate"
 	"github.com/forkd-dev/forkd/internal/virtio/blk"
 	"github.com/forkd-dev/forkd/internal/virtio/mmio"
 	"github.com/forkd-dev/forkd/internal/virtio/virtiotest"
@@ -33,7 +36,7 @@ type disk struct {
 func newDisk(tb testing.TB, quota int) disk {
 	pages := virtiotest.NewOverlay(tb, diskPages, quota)
 	d := virtiotest.NewDriver(tb, func(slot mmio.Slot) (virtiotest.Device, error) {
-		return blk.New(slot, "scratch", pages)
+		return blk.New(slot, "scratch", pages, nil)
 	})
 	d.Start(virtiotest.Features, 128)
 	return disk{d, d.Queues[0], pages}
@@ -52,7 +55,7 @@ func newRoot(tb testing.TB) disk {
 	stack := pages.Seal()
 	tb.Cleanup(stack.Release)
 	d := virtiotest.NewDriver(tb, func(slot mmio.Slot) (virtiotest.Device, error) {
-		return blk.NewReadOnly(slot, "rootfs", stack)
+		return blk.NewReadOnly(slot, "rootfs", stack, nil)
 	})
 	d.Start(virtiotest.Features, 128)
 	return disk{d, d.Queues[0], pages}
@@ -108,7 +111,7 @@ func subject() virtiotest.Subject {
 	out := virtiotest.Out
 	return virtiotest.Subject{
 		New: func(tb testing.TB, slot mmio.Slot) (virtiotest.Device, error) {
-			return blk.New(slot, "scratch", virtiotest.NewOverlay(tb, diskPages, 0))
+			return blk.New(slot, "scratch", virtiotest.NewOverlay(tb, diskPages, 0), nil)
 		},
 		ID:      2,
 		Request: []virtiotest.Buffer{out(header(typeOut, 3)), out(pattern(1024)), virtiotest.In(1)},
@@ -121,6 +124,12 @@ func subject() virtiotest.Subject {
 }
 
 func TestConformance(t *testing.T) { virtiotest.Run(t, subject()) }
+
+func TestLimited(t *testing.T) {
+	virtiotest.RunLimited(t, subject(), func(tb testing.TB, slot mmio.Slot, l *rate.Limiter) (virtiotest.Device, error) {
+		return blk.New(slot, "scratch", virtiotest.NewOverlay(tb, diskPages, 0), l)
+	})
+}
 
 func FuzzDevice(f *testing.F) { virtiotest.Fuzz(f, subject()) }
 
@@ -264,6 +273,87 @@ func TestQuotaIsAnIOError(t *testing.T) {
 	}
 }
 
+// Pages that are discarded can be used for something else: by a discard of whole pages,
+// and by a write of zeros that allows it, but by no other.
+func TestDiscardMakesRoom(t *testing.T) {
+	d := newDisk(t, 2)
+	for name, c := range map[string]struct {
+		kind, count, flags uint32
+		room               bool
+	}{
+		"discard":                  {typeDiscard, 16, 0, true},
+		"discard of a part":        {typeDiscard, 7, 0, false},
+		"zeros that may give back": {typeZeroes, 16, 1, true},
+		"zeros that may not":       {typeZeroes, 16, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d.expect(ok, typeDiscard, 0, virtiotest.Out(extent(0, sectors, 0)))
+			d.expect(ok, typeOut, 0, virtiotest.Out(pattern(8192)))
+			d.expect(ioError, typeOut, 64, virtiotest.Out(pattern(8192)))
+			if got := d.read(0, 8192); !bytes.Equal(got, pattern(8192)) {
+				t.Error("the disk has changed")
+			}
+			d.expect(ok, c.kind, 0, virtiotest.Out(extent(0, c.count, c.flags)))
+			want := byte(ioError)
+			if c.room {
+				want = ok
+			}
+			d.expect(want, typeOut, 64, virtiotest.Out(pattern(8192)))
+			if got := d.read(0, int(c.count)*512); !bytes.Equal(got, make([]byte, c.count*512)) {
+				t.Error("what was cleared is not zero")
+			}
+		})
+	}
+}
+
+// The limit holds across a seal, in which the pages go into a layer.
+func TestQuotaAfterASeal(t *testing.T) {
+	d := newDisk(t, 2)
+	d.expect(ok, typeOut, 0, virtiotest.Out(pattern(4096)))
+	d.pages.Seal().Release()
+	d.expect(ok, typeOut, 8, virtiotest.Out(pattern(4096)))
+	d.expect(ok, typeOut, 0, virtiotest.Out(pattern(4096)))
+	d.expect(ioError, typeOut, 16, virtiotest.Out(pattern(4096)))
+}
+
+// Both disks of a machine share a bound: neither starves the other.
+func TestTwoDisksShareALimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := rate.NewLimiter(64 << 10)
+		var disks []disk
+		for range 2 {
+			pages := virtiotest.NewOverlay(t, diskPages, 0)
+			d := virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
+				return blk.New(slot, "scratch", pages, limiter)
+			})
+			d.Start(virtiotest.Features, 128)
+			disks = append(disks, disk{d, d.Queues[0], pages})
+		}
+		served := make([]int, len(disks))
+		end := time.After(20 * time.Second)
+		for done := false; !done; {
+			for i, d := range disks {
+				d.RunPosted()
+				served[i] += len(d.q.Take())
+				for n := int(d.q.AvailIndex()) - served[i]; n < 8; n++ { // they always want more
+					d.q.Add(virtiotest.Out(header(typeIn, 0)), virtiotest.In(4096), virtiotest.In(1))
+				}
+				d.q.Kick()
+			}
+			select {
+			case <-disks[0].Posted():
+			case <-disks[1].Posted():
+			case <-end:
+				done = true
+			}
+		}
+		if n := served[0] + served[1]; n < 280 || n > 330 || served[0] < n/3 || served[1] < n/3 {
+			t.Errorf("served %v requests in 20 s, want 320 of both together", served)
+		}
+		limiter.Close()
+	})
+}
+
 func TestZerosAreNotStored(t *testing.T) {
 	d := newDisk(t, 0)
 	d.expect(ok, typeOut, 0, virtiotest.Out(make([]byte, 65536)))
@@ -285,7 +375,7 @@ func TestSerialAndCapacity(t *testing.T) {
 			t.Errorf("configuration at %d: %d, want %d", at, got, want)
 		}
 	}
-	_, err := blk.New(mmio.Slot{Memory: d.Mem}, strings.Repeat("x", 21), d.pages)
+	_, err := blk.New(mmio.Slot{Memory: d.Mem}, strings.Repeat("x", 21), d.pages, nil)
 	if err == nil {
 		t.Error("a serial of 21 bytes was taken")
 	}
@@ -322,9 +412,9 @@ func TestRestoreNeedsADiskLikeIt(t *testing.T) {
 	var other *page.Overlay
 	d := virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
 		if slot.State != nil {
-			return blk.New(slot, "scratch", other)
+			return blk.New(slot, "scratch", other, nil)
 		}
-		return blk.New(slot, "scratch", virtiotest.NewOverlay(t, diskPages, 0))
+		return blk.New(slot, "scratch", virtiotest.NewOverlay(t, diskPages, 0), nil)
 	})
 	saved := d.State()
 	other = virtiotest.NewOverlay(t, diskPages+1, 0)

@@ -155,8 +155,9 @@ func (m *model) getID(w *virtq.Writer) (byte, error) {
 	return statusOK, w.WriteFull(m.serial[:])
 }
 
-// clear serves discard and write zeroes, which differ only in the flags that
-// they allow: a discarded sector reads as zeros here.
+// clear serves discard and write zeroes, which differ in the flags that they allow,
+// and in that only some of the latter may give pages back: a discarded sector reads as
+// zeros here.
 func (m *model) clear(q *virtq.Queue, kind uint32, r *virtq.Reader) (byte, error) {
 	const segmentSize = 16 // sector, number of sectors, flags
 	if r.Len() != segmentSize {
@@ -177,11 +178,16 @@ func (m *model) clear(q *virtq.Queue, kind uint32, r *virtq.Reader) (byte, error
 		return statusIOError, nil
 	}
 	q.Charge(int(count) * sectorSize)
+	giveBack := kind == typeDiscard || flags&unmap != 0
 	zeros := page.Zero()
 	for offset, end := sector*sectorSize, (sector+count)*sectorSize; offset < end; {
 		n, within := split(offset)
 		size := int(min(page.Size-uint64(within), end-offset))
-		if !m.store(n, within, zeros[:size]) {
+		if giveBack && size == page.Size {
+			if m.disk.Discard(n) != nil {
+				return statusIOError, nil
+			}
+		} else if !m.store(n, within, zeros[:size]) {
 			return statusIOError, nil
 		}
 		offset += uint64(size)

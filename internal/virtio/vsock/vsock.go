@@ -5,8 +5,11 @@
 // guest's packets are taken only while the host can take them (Host.Ready), so
 // a guest that sends and never receives fills nobody's memory.
 //
+// Where a limiter is in force, packets that it holds back stay where they are: the
+// guest's in the ring, the host's with the Host.
+//
 // A restored device knows nothing of the connections that the guest had when
-// it was saved. It tells the driver so with a transport reset, which breaks
+// it was saved. If there were any, it tells the driver so with a transport reset, which breaks
 // the guest's connections and leaves its listening sockets alone. Until the
 // driver has returned the event's buffer, which it does once it has acted on
 // the event, packets are kept back: a connection made right after the restore
@@ -19,6 +22,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/forkd-dev/forkd/internal/rate"
 	"github.com/forkd-dev/forkd/internal/state"
 	"github.com/forkd-dev/forkd/internal/virtio/mmio"
 	"github.com/forkd-dev/forkd/internal/virtio/virtq"
@@ -76,8 +80,10 @@ type Host interface {
 	Reset()
 }
 
-// New makes a device for the guest with the given context identifier.
-func New(slot mmio.Slot, cid uint32, host Host) (*mmio.Device, error) {
+// New makes a device for the guest with the given context identifier. limiter, which
+// may be nil, bounds the bytes of packets, in both directions; whoever closes the
+// machine closes it.
+func New(slot mmio.Slot, cid uint32, host Host, limiter *rate.Limiter) (*mmio.Device, error) {
 	m := &model{host: host, cid: uint64(cid), port: firstPort}
 	d, err := mmio.New(slot, mmio.Spec{
 		Name:    "vsock",
@@ -89,6 +95,7 @@ func New(slot mmio.Slot, cid uint32, host Host) (*mmio.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.gate = limiter.Gate(func() { d.Kick(queueReceive) })
 	host.Attach(func() { d.Kick(queueReceive) }, m.port)
 	return d, nil
 }
@@ -96,6 +103,7 @@ func New(slot mmio.Slot, cid uint32, host Host) (*mmio.Device, error) {
 type model struct {
 	host Host   // immutable
 	cid  uint64 // immutable
+	gate *rate.Gate
 
 	// The rest is guarded by the device's lock.
 
@@ -178,7 +186,7 @@ func (m *model) events(q *virtq.Queue) error {
 // deliver sends the host's packets to the guest and returns how many.
 func (m *model) deliver(q *virtq.Queue) (int, error) {
 	for n := 0; ; n++ {
-		if m.held || m.resetDue || !m.host.Pending() {
+		if m.held || m.resetDue || !m.host.Pending() || !m.gate.Open() {
 			return n, nil
 		}
 		c, err := q.Pop()
@@ -209,6 +217,7 @@ func (m *model) deliver(q *virtq.Queue) (int, error) {
 		if err := front.WriteFull(m.raw[:]); err != nil {
 			return n, err
 		}
+		m.gate.Pass(used)
 		if err := q.Push(c, used); err != nil {
 			return n, err
 		}
@@ -218,13 +227,14 @@ func (m *model) deliver(q *virtq.Queue) (int, error) {
 // collect takes the guest's packets and returns how many.
 func (m *model) collect(q *virtq.Queue) (int, error) {
 	for n := 0; ; n++ {
-		if !m.host.Ready() {
+		if !m.host.Ready() || !m.gate.Open() {
 			return n, nil
 		}
 		c, err := q.Pop()
 		if c == nil || err != nil {
 			return n, err
 		}
+		m.gate.Pass(c.Readable.Len() + c.Writable.Len())
 		if err := c.Readable.ReadFull(m.raw[:]); err != nil {
 			return n, err
 		}
@@ -254,13 +264,14 @@ func (m *model) Reset() {
 	m.host.Reset()
 }
 
-// Save appends the model's state. Whether a reset is due is no part of it: one
-// always is when the state is loaded.
+// Save appends the model's state. What it says of a reset is for the machine that is
+// made of it: one is due there if the driver may know of a connection now.
 func (m *model) Save(e *state.Encoder) {
 	e.U64(m.cid)
 	e.U32(m.port)
 	e.Bool(m.held)
 	e.U16(m.release)
+	e.Bool(m.resetDue || m.host.Connected() || m.host.Pending())
 }
 
 // Load reads what Save wrote.
@@ -269,7 +280,7 @@ func (m *model) Load(d *state.Decoder) {
 		d.Fail(fmt.Sprintf("guest was context %d, now %d", cid, m.cid))
 	}
 	m.port = d.U32()
-	m.resetDue = true
 	m.held = d.Bool()
 	m.release = d.U16()
+	m.resetDue = !d.More() || d.Bool()
 }

@@ -5,7 +5,10 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/forkd-dev/forkd/internal/rate"
 	"github.com/forkd-dev/forkd/internal/virtio/mmio"
 	"github.com/forkd-dev/forkd/internal/virtio/virtiotest"
 	"github.com/forkd-dev/forkd/internal/virtio/virtq"
@@ -66,7 +69,7 @@ func newGuest(t testing.TB) *guest {
 	g := new(guest)
 	g.Driver = virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
 		g.host = new(host)
-		return vsock.New(slot, guestCID, g.host)
+		return vsock.New(slot, guestCID, g.host, nil)
 	})
 	g.start()
 	return g
@@ -105,7 +108,7 @@ func (g *guest) received() (out []packet) {
 func subject() virtiotest.Subject {
 	return virtiotest.Subject{
 		New: func(_ testing.TB, slot mmio.Slot) (virtiotest.Device, error) {
-			return vsock.New(slot, guestCID, new(host))
+			return vsock.New(slot, guestCID, new(host), nil)
 		},
 		ID:      19,
 		Queue:   1,
@@ -120,6 +123,12 @@ func subject() virtiotest.Subject {
 }
 
 func TestConformance(t *testing.T) { virtiotest.Run(t, subject()) }
+
+func TestLimited(t *testing.T) {
+	virtiotest.RunLimited(t, subject(), func(_ testing.TB, slot mmio.Slot, l *rate.Limiter) (virtiotest.Device, error) {
+		return vsock.New(slot, guestCID, new(host), l)
+	})
+}
 
 func FuzzDevice(f *testing.F) { virtiotest.Fuzz(f, subject()) }
 
@@ -277,6 +286,7 @@ func restored(t *testing.T, events int) *guest {
 	if g.RunPosted(); len(g.events()) != 0 {
 		t.Fatal("a new device sends events")
 	}
+	g.host.open = true
 	g.again()
 	return g
 }
@@ -345,6 +355,39 @@ func TestTransportResetWhileOneIsOnItsWay(t *testing.T) {
 	}
 }
 
+// A driver that knows of no connection has none to break. One that may have heard of a
+// connection does, also if it has not dealt with what breaks it.
+func TestNoTransportResetWithoutConnections(t *testing.T) {
+	g := newGuest(t)
+	for range 8 {
+		g.addEvent(t)
+		g.rx.Add(virtiotest.In(1000))
+	}
+	g.rx.Kick()
+	g.RunPosted()
+	g.again()
+	if len(g.events()) != 0 || len(g.received()) != 1 {
+		t.Fatal("the driver was sent a reset, or no packet")
+	}
+	g.host.open = true
+	saved := g.State()
+	g.host.open = false
+	g.Restore(saved)
+	again := g.State() // of a machine that has not run
+	g.Restore(again)
+	if g.RunPosted(); len(g.events()) != 1 {
+		t.Error("no reset though there was a connection")
+	}
+	g.addEvent(t)
+	g.event.Kick()
+	g.RunPosted()
+	g.host.send = []packet{{request, ""}}
+	g.Restore(g.State())
+	if g.RunPosted(); len(g.events()) != 1 {
+		t.Error("no reset though the host had something to say")
+	}
+}
+
 func TestNewDriverNeedsNoTransportReset(t *testing.T) {
 	g := newGuest(t)
 	g.again()
@@ -383,7 +426,7 @@ func TestHostPortsAreNotReused(t *testing.T) {
 func TestRestoreNeedsTheSameCID(t *testing.T) {
 	cid := uint32(guestCID)
 	d := virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
-		return vsock.New(slot, cid, new(host))
+		return vsock.New(slot, cid, new(host), nil)
 	})
 	saved := d.State()
 	cid = 4
@@ -429,4 +472,46 @@ func TestModeration(t *testing.T) {
 	if interrupts < 5 || interrupts > 10 {
 		t.Errorf("%d interrupts for 64 packets", interrupts)
 	}
+}
+
+// What the host sends is bounded, too, together with what the guest does, and stays with
+// the host meanwhile.
+func TestLimitToGuest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := new(guest)
+		limiter := rate.NewLimiter(10_000) // 2500 at once
+		g.Driver = virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
+			g.host = new(host)
+			return vsock.New(slot, guestCID, g.host, limiter)
+		})
+		g.start()
+		text := strings.Repeat("x", 1000)
+		for range 8 {
+			g.host.send = append(g.host.send, packet{fromGuest(vsock.OpData, text), text})
+			g.rx.Add(virtiotest.In(4096))
+		}
+		g.host.wake()
+		g.RunPosted()
+		if n := len(g.received()); n != 3 || len(g.host.send) != 5 {
+			t.Errorf("%d packets at once, want 3; %d are left", n, len(g.host.send))
+		}
+		g.tx.Add(virtiotest.Out(bytesOf(fromGuest(vsock.OpData, text), text)))
+		g.tx.Kick()
+		if len(g.host.got) != 0 {
+			t.Error("the guest sends although the bound is used up")
+		}
+		for end := time.After(300 * time.Millisecond); ; {
+			select {
+			case <-g.Posted():
+				g.RunPosted()
+				continue
+			case <-end:
+			}
+			break
+		}
+		if n := len(g.received()) + len(g.host.got); n < 2 || n > 3 {
+			t.Errorf("%d packets in 0.3 s", n)
+		}
+		limiter.Close()
+	})
 }

@@ -15,6 +15,7 @@ from ._records import (
     EvalAnswer,
     ExecAnswer,
     ForkFields,
+    Limits,
     Metrics,
     Ping,
     Progress,
@@ -264,9 +265,26 @@ class AsyncController:
 
     # Workspaces
 
-    async def create_workspace(self, name: str, tag: str, memory_limit_mib: Optional[int] = None) -> Workspace:
-        """Make a workspace, a named sandbox that outlives the daemon, and start it."""
-        body = given(name=name, snapshot_tag=tag, memory_limit_mib=memory_limit_mib)
+    async def create_workspace(
+        self,
+        name: str,
+        tag: str,
+        memory_limit_mib: Optional[int] = None,
+        *,
+        idle_timeout_secs: Optional[float] = None,
+        **limits: "Unpack[Limits]",
+    ) -> Workspace:
+        """Make a workspace, a named sandbox that outlives the daemon, and start it.
+
+        It is suspended when nobody has used it for idle_timeout_secs.
+        """
+        body = given(
+            name=name,
+            snapshot_tag=tag,
+            memory_limit_mib=memory_limit_mib,
+            idle_timeout_secs=idle_timeout_secs,
+            **known(Limits, limits),
+        )
         return await self.transport.call("POST", route("workspaces"), body)
 
     async def list_workspaces(self) -> List[Workspace]:

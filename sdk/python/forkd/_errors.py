@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
+from ._records import Shortage
+
 
 class ForkdError(Exception):
     """An error of forkd. Each code has a class of its own below.
 
     code is stable ("not_found", "in_use", …; see the REST API), hint says what
     to do and may be empty, status is that of the HTTP answer, 0 without one,
-    and dependents names what an "in_use" thing is used by.
+    dependents names what an "in_use" thing is used by, and shortage what the host
+    lacked for something that it did not begin ("capacity_exceeded", "no_space").
     """
 
     code = "internal"
@@ -22,6 +25,7 @@ class ForkdError(Exception):
         hint: str = "",
         status: int = 0,
         dependents: Optional[Sequence[str]] = None,
+        shortage: Optional[Shortage] = None,
     ):
         super().__init__(message)
         self.message = message
@@ -29,6 +33,7 @@ class ForkdError(Exception):
         self.hint = hint
         self.status = status
         self.dependents: List[str] = list(dependents or ())
+        self.shortage = shortage
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -256,4 +261,4 @@ def error_of(body: Mapping[str, Any], status: int = 0) -> ForkdError:
     if code == "unauthorized":
         hint = "set FORKD_TOKEN to the token of the daemon"  # which tells strangers nothing
     kind = _BY_CODE.get(code, ForkdError)
-    return kind(body["error"], code, hint, status, body.get("dependents"))
+    return kind(body["error"], code, hint, status, body.get("dependents"), body.get("shortage"))

@@ -59,6 +59,32 @@ class Progress(TypedDict):
     total: int
 
 
+class Limits(TypedDict, total=False):
+    """What a sandbox may take of its host, besides memory.
+
+    cpus is processors' worth of time, cpu_weight its share of them where sandboxes
+    compete (100 if it has none). pids_limit counts processes and threads, and
+    disk_limit_mib what it may write besides what its disk had. The rates are for
+    reading and writing together.
+    """
+
+    cpus: Optional[float]
+    cpu_weight: Optional[int]
+    pids_limit: Optional[int]
+    disk_limit_mib: Optional[int]
+    disk_bytes_per_sec: Optional[int]
+    net_bytes_per_sec: Optional[int]
+
+
+class Shortage(TypedDict):
+    """What a host lacked for a request that it did not begin."""
+
+    resource: str  # memory, disk, descriptors or sandboxes
+    needed: int
+    free: int
+    held: int
+
+
 class _Workspace(TypedDict):
     name: str
     state: str  # running or suspended
@@ -68,7 +94,8 @@ class _Workspace(TypedDict):
     memory_limit_mib: Optional[int]
 
 
-class Workspace(_Workspace, total=False):
+class Workspace(_Workspace, Limits, total=False):
+    idle_timeout_secs: float
     sandbox_id: str  # while it runs
     suspended_at_unix: int
     warning: str
@@ -107,7 +134,8 @@ class _Sandbox(TypedDict):
     auto_resume: bool
 
 
-class SandboxInfo(_Sandbox, total=False):
+class SandboxInfo(_Sandbox, Limits, total=False):
+    idle_timeout_secs: float
     reason: str
     paused_at: str
     branched_from: str
@@ -173,15 +201,16 @@ class Metrics(TypedDict):
     private_bytes: int
 
 
-class ForkFields(TypedDict, total=False):
-    """What a fork may be given besides its source.
+class ForkFields(Limits, total=False):
+    """What a fork may be given besides its source; see also Limits.
 
     timeout_secs is the lifetime, at whose end on_timeout says whether to "kill" the
-    sandbox or to "pause" it. env is for every command and run in it. auto_resume
+    sandbox or to "pause" it; so it is when nobody has used it for idle_timeout_secs. env is for every command and run in it. auto_resume
     resumes a paused one when it is used.
     """
 
     timeout_secs: Optional[float]
+    idle_timeout_secs: Optional[float]
     memory_limit_mib: Optional[int]
     prewarm: bool
     metadata: Optional[Dict[str, str]]
@@ -192,16 +221,17 @@ class ForkFields(TypedDict, total=False):
     live_fork: bool
 
 
-class ForkOptions(TypedDict, total=False):
-    """What a new sandbox may be given.
+class ForkOptions(Limits, total=False):
+    """What a new sandbox may be given; see also Limits.
 
-    timeout ends it after so many seconds; with on_timeout="pause" it is paused
-    instead. metadata is to find it by, env is for every command and run in it,
+    timeout ends it after so many seconds, and idle_timeout when nobody has used it for
+    so many; with on_timeout="pause" it is paused instead. metadata is to find it by, env is for every command and run in it,
     auto_resume resumes it when it is used while it is paused, and prewarm makes it
     ready before the call returns instead of before its first use.
     """
 
     timeout: Optional[float]
+    idle_timeout: Optional[float]
     memory_limit_mib: Optional[int]
     prewarm: bool
     metadata: Optional[Dict[str, str]]

@@ -289,8 +289,9 @@ class AsyncSandbox:
 def fork_fields(options: ForkOptions) -> Dict[str, Any]:
     """Return what the API calls the options of a sandbox."""
     fields = known(ForkOptions, options)
-    if "timeout" in fields:
-        fields["timeout_secs"] = fields.pop("timeout")
+    for name in "timeout", "idle_timeout":
+        if name in fields:
+            fields[name + "_secs"] = fields.pop(name)
     return fields
 
 

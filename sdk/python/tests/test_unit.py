@@ -221,12 +221,16 @@ class TestSandboxLife(FakeDaemon):
     def test_fields_that_are_not_given_are_not_sent(self):
         Sandbox("t", controller=self.controller)
         Sandbox("t", controller=self.controller, timeout=5, memory_limit_mib=64, prewarm=True)
+        Sandbox("t", controller=self.controller, idle_timeout=9, cpus=0.5, pids_limit=7, disk_limit_mib=None)
         sent = [json.loads(body) for _, _, _, body in self.server.asked]
         self.assertEqual(sent[0], {"snapshot_tag": "t", "n": 1})
         self.assertEqual(
             sent[1],
             {"snapshot_tag": "t", "n": 1, "timeout_secs": 5, "memory_limit_mib": 64, "prewarm": True},
         )
+        self.assertEqual(sent[2], {"snapshot_tag": "t", "n": 1, "idle_timeout_secs": 9, "cpus": 0.5, "pids_limit": 7})
+        with self.assertRaisesRegex(TypeError, "pid_limit"):
+            Sandbox("t", controller=self.controller, pid_limit=7)
 
 
 class TestBranches(FakeDaemon):

@@ -16,6 +16,7 @@ import {
 	type TreeNode,
 	type Version,
 	type Workspace,
+	type WorkspaceOptions,
 	camel,
 	forkFields,
 	seconds,
@@ -232,10 +233,11 @@ export class Controller {
 	async createWorkspace(
 		name: string,
 		tag: string,
-		options: { memoryLimitMib?: number } & CallOptions = {},
+		options: WorkspaceOptions & CallOptions = {},
 	): Promise<Workspace> {
-		const { memoryLimitMib, ...call } = options;
-		return await this.post(["workspaces"], snake({ name, snapshotTag: tag, memoryLimitMib }), call);
+		const { memoryLimitMib, idleTimeoutMs, cpus, cpuWeight, pidsLimit, diskLimitMib, diskBytesPerSec, netBytesPerSec, ...call } = options;
+		const limits = { memoryLimitMib, idleTimeoutMs, cpus, cpuWeight, pidsLimit, diskLimitMib, diskBytesPerSec, netBytesPerSec };
+		return await this.post(["workspaces"], { ...snake({ name, snapshotTag: tag }), ...forkFields(limits) }, call);
 	}
 
 	async listWorkspaces(options?: CallOptions): Promise<Workspace[]> {

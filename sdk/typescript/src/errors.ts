@@ -1,26 +1,31 @@
+import type { Shortage } from "./records.js";
+
 /** The body of an error, as the API sends it. */
 export interface ErrorBody {
 	error: string;
 	code: string;
 	hint?: string;
 	dependents?: string[];
+	shortage?: Shortage;
 }
 
 /**
  * An error of forkd. Each code has a class of its own below.
  *
  * `code` is stable ("not_found", "in_use", …; see the REST API), `hint` says what to do and may be empty, `status` is
- * that of the HTTP answer, 0 without one, and `dependents` names what an "in_use" thing is used by.
+ * that of the HTTP answer, 0 without one, `dependents` names what an "in_use" thing is used by, and `shortage` what the
+ * host lacked for something that it did not begin ("capacity_exceeded", "no_space").
  */
 export class ForkdError extends Error {
 	readonly code: string;
 	readonly hint: string;
 	readonly status: number;
 	readonly dependents: string[];
+	readonly shortage?: Shortage;
 
 	constructor(
 		message: string,
-		more: { code?: string; hint?: string; status?: number; dependents?: string[]; cause?: unknown } = {},
+		more: { code?: string; hint?: string; status?: number; dependents?: string[]; shortage?: Shortage; cause?: unknown } = {},
 	) {
 		super(more.hint ? `${message} (${more.hint})` : message, more.cause === undefined ? undefined : { cause: more.cause });
 		this.name = new.target.name;
@@ -28,6 +33,7 @@ export class ForkdError extends Error {
 		this.hint = more.hint ?? "";
 		this.status = more.status ?? 0;
 		this.dependents = more.dependents ?? [];
+		if (more.shortage) this.shortage = more.shortage;
 	}
 }
 
@@ -216,5 +222,5 @@ export function errorOf(body: ErrorBody, status = 0): ForkdError {
 	const kind = byCode.get(body.code) ?? ForkdError;
 	// The daemon tells strangers nothing.
 	const hint = body.code === "unauthorized" ? "set FORKD_TOKEN to the token of the daemon" : body.hint;
-	return new kind(body.error, { code: body.code, hint, status, dependents: body.dependents });
+	return new kind(body.error, { code: body.code, hint, status, dependents: body.dependents, shortage: body.shortage });
 }

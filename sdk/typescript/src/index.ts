@@ -34,6 +34,7 @@ export type {
 	EvalAnswer,
 	ExecAnswer,
 	ForkOptions,
+	Limits,
 	Language,
 	Metrics,
 	Ping,
@@ -44,7 +45,9 @@ export type {
 	SnapshotOptions,
 	TreeNode,
 	Version,
+	Shortage,
 	Workspace,
+	WorkspaceOptions,
 } from "./records.js";
 export { type Branch, type ConnectOptions, Sandbox, type SandboxOptions } from "./sandbox.js";
 export type { CallOptions } from "./transport.js";

@@ -62,7 +62,32 @@ export interface Progress {
 	total: number;
 }
 
-export interface Workspace {
+/** What a sandbox may take of its host, besides memory. */
+export interface Limits {
+	/** Processors' worth of time that it gets at most. */
+	cpus?: number;
+	/** Its share of the processors where sandboxes compete; 100 if it has none. */
+	cpuWeight?: number;
+	/** Processes and threads that it may have. */
+	pidsLimit?: number;
+	/** What it may write to its disk besides what that had. */
+	diskLimitMib?: number;
+	/** What it may read from and write to its disks together. */
+	diskBytesPerSec?: number;
+	/** What it may send and receive together. */
+	netBytesPerSec?: number;
+}
+
+/** What a host lacked for a request that it did not begin. */
+export interface Shortage {
+	resource: "memory" | "disk" | "descriptors" | "sandboxes";
+	needed: number;
+	free: number;
+	held: number;
+}
+
+export interface Workspace extends Limits {
+	idleTimeoutSecs?: number;
 	name: string;
 	state: "running" | "suspended";
 	snapshotTag: string;
@@ -89,7 +114,8 @@ export interface TreeNode {
 
 export type SandboxState = "running" | "paused" | "exited" | "crashed";
 
-export interface SandboxInfo {
+export interface SandboxInfo extends Limits {
+	idleTimeoutSecs?: number;
 	id: string;
 	snapshotTag: string;
 	engine: string;
@@ -126,9 +152,11 @@ export interface Metrics {
 }
 
 /** What a new sandbox may be given. */
-export interface ForkOptions {
+export interface ForkOptions extends Limits {
 	/** Ends it after so many milliseconds. */
 	timeoutMs?: number;
+	/** Ends it when nobody has used it for so many milliseconds. */
+	idleTimeoutMs?: number;
 	/** What happens then; "kill" by default. */
 	onTimeout?: "kill" | "pause";
 	/** When it is used while it is paused, resume it first. */
@@ -141,6 +169,9 @@ export interface ForkOptions {
 	/** For every command and run in it. */
 	env?: Record<string, string>;
 }
+
+/** What a workspace may be given; `idleTimeoutMs` suspends it. */
+export type WorkspaceOptions = Limits & Pick<ForkOptions, "memoryLimitMib" | "idleTimeoutMs">;
 
 export interface Ping {
 	ok: boolean;
@@ -206,8 +237,9 @@ function renamed(record: Raw, name: (key: string) => string): Raw {
 }
 
 /** Returns what the API calls the options of a new sandbox. */
-export function forkFields({ timeoutMs, ...rest }: ForkOptions): Raw {
-	return { ...snake(rest), ...seconds(timeoutMs) };
+export function forkFields({ timeoutMs, idleTimeoutMs, ...rest }: ForkOptions): Raw {
+	const idle = idleTimeoutMs === undefined ? {} : { idle_timeout_secs: idleTimeoutMs / 1000 };
+	return { ...snake(rest), ...seconds(timeoutMs), ...idle };
 }
 
 /** Returns a time limit as the API has it. */

@@ -1,0 +1,62 @@
+package sched
+
+import (
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// usher lets other goroutines have the processor, those first that are about to be
+// woken by the network. A Gosched alone does not find these: the runtime asks the
+// network when it has run out of goroutines, and one that yields is not out of the way.
+// So a vCPU waits for an event of its own, which is there already: the runtime has to
+// ask the network to find it, and finds all others.
+type usher struct {
+	start sync.Once
+	busy  sync.Mutex      // held by the one that asks; others need not
+	conn  syscall.RawConn // nil: the host has no more descriptors
+	asked bool            // guarded by busy
+}
+
+// giveWay lets other goroutines go first.
+func (u *usher) giveWay() {
+	if u.busy.TryLock() {
+		u.ask()
+		u.busy.Unlock()
+	}
+	// What has been found stands in line now.
+	runtime.Gosched()
+}
+
+// ask has the runtime ask the network. The caller holds u.busy.
+func (u *usher) ask() {
+	u.start.Do(u.open)
+	if u.conn == nil {
+		return
+	}
+	u.asked = false
+	// The error is that the descriptor is closed, which it never is.
+	_ = u.conn.Read(u.raise)
+}
+
+// raise makes the event, and has the caller wait until it is found. It is called again
+// then. The event's counter is never read: each time that it grows is an event.
+func (u *usher) raise(fd uintptr) (found bool) {
+	if u.asked {
+		return true
+	}
+	u.asked = true
+	_, err := unix.Write(int(fd), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	return err != nil
+}
+
+func (u *usher) open() {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return
+	}
+	u.conn, _ = os.NewFile(uintptr(fd), "eventfd").SyscallConn()
+}
