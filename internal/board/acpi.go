@@ -169,7 +169,7 @@ func (b *Board) dsdt() []byte {
 				d.str("LNRO0005") // virtio over MMIO (virtio 1.2, 4.2, as kernels have it)
 				d.name("_UID")
 				d.small(byte(i))
-				d.resources(uint32(base), DeviceSize, uint32(irq))
+				d.resources(uint32(base), DeviceSize, uint32(irq), byLevel)
 			})
 		}
 		s.device("VGEN", func(d *aml) {
@@ -188,7 +188,9 @@ func (b *Board) dsdt() []byte {
 		s.device("GED_", func(d *aml) { // ACPI 6.5, 5.6.9
 			d.name("_HID")
 			d.str("ACPI0013")
-			d.resources(0, 0, uint32(b.Map.VMGenIRQ))
+			// By edge: the kernel takes the interrupt again and again as long as the
+			// input is high, and has the identifier read, which lowers it, later.
+			d.resources(0, 0, uint32(b.Map.VMGenIRQ), byEdge)
 			d.method("_EVT", 1, func(m *aml) {
 				m.bytes(amlNotify, amlRoot, amlParent)
 				m.segment("_SB_")

@@ -87,16 +87,22 @@ func (a *aml) list(n byte, body func(*aml)) {
 	})
 }
 
+// How a device interrupts (6.4.3.6): the flags of a consumer, active high.
+const (
+	byLevel = 1
+	byEdge  = 1 | 1<<1
+)
+
 // resources writes a device's _CRS: a window of memory, if its size is not zero, and
 // an interrupt (6.4.3).
-func (a *aml) resources(base, size uint32, irq uint32) {
+func (a *aml) resources(base, size, irq uint32, how byte) {
 	var r []byte
 	if size > 0 {
 		r = append(r, 0x86, 9, 0, 1) // 32-bit fixed memory range, writable
 		r = binary.LittleEndian.AppendUint32(r, base)
 		r = binary.LittleEndian.AppendUint32(r, size)
 	}
-	r = append(r, 0x89, 6, 0, 1, 1) // extended interrupt: consumer, level, active high
+	r = append(r, 0x89, 6, 0, how, 1) // extended interrupt
 	r = binary.LittleEndian.AppendUint32(r, irq)
 	r = append(r, 0x79, 0) // end, without a checksum
 	a.name("_CRS")

@@ -64,30 +64,9 @@ func NewFlat(base *Stack, arena *Arena) (*Flat, error) {
 	return f, nil
 }
 
-// stretch is pages that follow each other in a file as they do in memory.
-type stretch struct {
-	file   *os.File // nil: they are in no file
-	offset int64
-	first  Number
-	pages  int
-}
-
 // fill makes the memory show the stack.
 func (f *Flat) fill() error {
-	var runs []stretch
-	places := f.origin.places()
-	for n, p := range f.origin.All {
-		file, offset := places.find(p)
-		if k := len(runs) - 1; k >= 0 && file != nil && runs[k].file == file &&
-			runs[k].first+Number(runs[k].pages) == n && runs[k].offset+int64(runs[k].pages)*Size == offset {
-			runs[k].pages++
-			continue
-		}
-		runs = append(runs, stretch{file, offset, n, 1})
-	}
-	// The longest are mapped.
-	slices.SortStableFunc(runs, func(a, b stretch) int { return b.pages - a.pages })
-	for i, r := range runs {
+	for i, r := range f.origin.stretches() {
 		at := f.mem[int(r.first)*Size:][:r.pages*Size]
 		if r.file != nil && i < maxMaps {
 			if err := mapOver(at, r.file, r.offset); err != nil {
@@ -102,6 +81,38 @@ func (f *Flat) fill() error {
 		}
 	}
 	return nil
+}
+
+// stretch is pages that follow each other in a file as they do in memory.
+type stretch struct {
+	file   *os.File // nil: they are in no file
+	offset int64
+	first  Number
+	pages  int
+}
+
+// stretches returns the stretches that a stack consists of, the longest first. They are
+// looked for once: that takes time for every page.
+func (s *Stack) stretches() []stretch {
+	s.findOnce.Do(func() {
+		places := s.places()
+		for n, p := range s.All {
+			file, offset := places.find(p)
+			if k := len(s.found) - 1; k >= 0 && s.found[k].continues(file, offset, n) {
+				s.found[k].pages++
+				continue
+			}
+			s.found = append(s.found, stretch{file, offset, n, 1})
+		}
+		slices.SortStableFunc(s.found, func(a, b stretch) int { return b.pages - a.pages })
+	})
+	return s.found
+}
+
+// continues tells whether page n, which is at an offset of a file, goes on where the
+// stretch ends.
+func (r *stretch) continues(file *os.File, offset int64, n Number) bool {
+	return r.file == file && r.first+Number(r.pages) == n && (file == nil || r.offset+int64(r.pages)*Size == offset)
 }
 
 // places tells in which file a page of a stack lies.
@@ -251,6 +262,9 @@ func (f *Flat) Seal() *Stack {
 	below, pages := f.base, f.ahead
 	f.ahead = table{}
 	f.base = seal(f.limit, f.arena, pages, below)
+	if len(below.layers) == 0 {
+		f.base.layers[0].seal.dense = true
+	}
 	below.Release()
 	return f.base.Retain()
 }

@@ -340,3 +340,53 @@ func TestWrittenPages(t *testing.T) {
 		t.Errorf("with a page that was only read: %v, %v", again, err)
 	}
 }
+
+// TestFlatStoresShortGaps: the lowest layer has zeros where a few pages are missing, so
+// that what was made of a file of it has few stretches; layers above do not.
+func TestFlatStoresShortGaps(t *testing.T) {
+	a := sharedArena(t)
+	empty := NewStack(100)
+	defer empty.Release()
+	f := newFlat(t, empty, a)
+	defer f.Close()
+	for _, n := range []Number{10, 12, 29, 47, 48} {
+		f.Read(n)[0] = 1
+	}
+	lowest := f.Seal()
+	defer lowest.Release()
+	f.Read(60)[0], f.Read(62)[0] = 1, 1
+	above := f.Seal()
+	defer above.Release()
+
+	path := filepath.Join(t.TempDir(), "layer")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := lowest.Layers()[0].WriteTo(file); err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenLayer(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack := empty.Push(l)
+	l.Release()
+	defer stack.Release()
+	var got []stretch
+	for _, r := range stack.stretches() {
+		got = append(got, stretch{first: r.first, pages: r.pages})
+	}
+	if want := []stretch{{first: 10, pages: 20}, {first: 47, pages: 2}}; !slices.Equal(got, want) {
+		t.Errorf("the stretches are %v, want %v", got, want)
+	}
+	for n := range Number(60) {
+		if *stack.Get(n) != *f.Read(n) {
+			t.Errorf("page %d differs", n)
+		}
+	}
+	if n := above.Layers()[1].Len(); n != 2 {
+		t.Errorf("the layer above has %d pages, want 2", n)
+	}
+}

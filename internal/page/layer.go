@@ -53,6 +53,7 @@ type sealed struct {
 	arena *Arena
 	pages table
 	below atomic.Pointer[Stack] // nil once the differences are known
+	dense bool                  // see fillGaps
 }
 
 func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack) *Layer {
@@ -82,7 +83,30 @@ func (s *sealed) compare() index {
 		return false
 	})
 	s.unlink()
+	if s.dense {
+		numbers, pages = fillGaps(numbers, pages)
+	}
 	return newIndex(numbers, pages)
+}
+
+// shortGap is how many pages of zeros may be stored between two others.
+const shortGap = 16
+
+// fillGaps adds pages of zeros to those of a lowest layer where few are missing. In a
+// file there are fewer and longer stretches then, and each of them takes a mapping of
+// its own in every machine (see Flat).
+func fillGaps(numbers []Number, pages []*Page) ([]Number, []*Page) {
+	var allNumbers []Number
+	var all []*Page
+	for i, n := range numbers {
+		if i > 0 && n-numbers[i-1]-1 <= shortGap {
+			for gap := numbers[i-1] + 1; gap < n; gap++ {
+				allNumbers, all = append(allNumbers, gap), append(all, zero)
+			}
+		}
+		allNumbers, all = append(allNumbers, n), append(all, pages[i])
+	}
+	return allNumbers, all
 }
 
 // unlink gives up the stack below.

@@ -2,6 +2,7 @@ package page
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 )
 
@@ -25,6 +26,9 @@ type Stack struct {
 	limit  Number // pages in the address space
 	leaves []*leaf
 	layers []*Layer // bottom first
+
+	findOnce sync.Once
+	found    []stretch // see stretches; immutable after findOnce
 }
 
 // NewStack returns a stack without layers over an address space of limit

@@ -65,6 +65,7 @@ func New(line irq.Line, id [Size]byte, saved *state.Reader) (*Device, error) {
 		d.unread = 1<<Size - 1
 	}
 	if d.unread != 0 {
+		d.line.Set(false) // an edge, whatever the line was when the state was saved
 		d.line.Set(true)
 	}
 	return d, nil

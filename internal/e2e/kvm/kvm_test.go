@@ -8,7 +8,9 @@ package kvm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,8 +24,8 @@ import (
 )
 
 // base has the program, and the home with an image in it. The tests inside have it in
-// the same place.
-var base = filepath.Join(os.TempDir(), "forkd-test-kvm")
+// the same place. FORKD_TEST_HOME names a directory where it stays for the next run.
+var base = filepath.Join(cmp.Or(os.Getenv("FORKD_TEST_HOME"), os.TempDir()), "forkd-test-kvm")
 
 func TestMain(m *testing.M) {
 	hosttest.Main(m, hosttest.Files{Prepare: prepare, Unless: enabled, MemoryMiB: 4096})
@@ -72,7 +74,41 @@ func prepare(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []string{program(), img.Dir}, nil
+	yardstick, err := withLibraries("/bin/true")
+	return append(yardstick, program(), img.Dir), err
+}
+
+// withLibraries returns the files that a program needs to run, as far as it names them
+// itself.
+func withLibraries(program string) ([]string, error) {
+	f, err := elf.Open(program)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	files := []string{program}
+	if s := f.Section(".interp"); s != nil {
+		name, err := s.Data()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, strings.TrimRight(string(name), "\x00"))
+	}
+	libraries, err := f.ImportedLibraries()
+	for _, name := range libraries {
+		for _, dir := range []string{"/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib", "/lib"} {
+			if path := filepath.Join(dir, name); err == nil && exists(path) {
+				files = append(files, path)
+				break
+			}
+		}
+	}
+	return files, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // forkd runs the command line and returns what it prints.
@@ -88,38 +124,40 @@ func forkd(t *testing.T, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-func want(t *testing.T, expected string, args ...string) {
+// must is forkd for what does not fail.
+func must(t *testing.T, args ...string) string {
 	t.Helper()
-	got, err := forkd(t, args...)
+	out, err := forkd(t, args...)
 	if err != nil {
 		log, _ := os.ReadFile(filepath.Join(home(), "daemon.log"))
 		t.Fatalf("%v; the daemon's log:\n%s", err, log)
 	}
-	if got != expected {
+	return out
+}
+
+func want(t *testing.T, expected string, args ...string) {
+	t.Helper()
+	if got := must(t, args...); got != expected {
 		t.Errorf("forkd %s: %q, want %q", strings.Join(args, " "), got, expected)
 	}
 }
 
-// TestKVM goes the way of a user: a snapshot, children that differ, a branch of one of
-// them in the middle of its work, a child of the branch, and a limit that this engine
-// cannot keep.
+// TestKVM makes a snapshot, and what the others test is made of it.
 func TestKVM(t *testing.T) {
 	if os.Getenv(enabled) == "" {
 		t.Skipf("set %s=1: without KVM it takes minutes", enabled)
 	}
 	hosttest.Need(t)
 	t.Cleanup(func() { exec.Command(program(), "stop").Run() })
-	must := func(args ...string) string {
-		t.Helper()
-		out, err := forkd(t, args...)
-		if err != nil {
-			log, _ := os.ReadFile(filepath.Join(home(), "daemon.log"))
-			t.Fatalf("%v; the daemon's log:\n%s", err, log)
-		}
-		return out
-	}
-	must("snapshot", "--tag", "py", "--memory-mib", "256")
-	ids := strings.Fields(must("fork", "--tag", "py", "-n", "3", "--quiet"))
+	must(t, "snapshot", "--tag", "py", "--memory-mib", "256")
+	t.Run("user", testUser)
+	t.Run("restore", testRestore)
+}
+
+// testUser goes the way of a user: children that differ, a branch of one of them in the
+// middle of its work, a child of the branch, and a limit that this engine cannot keep.
+func testUser(t *testing.T) {
+	ids := strings.Fields(must(t, "fork", "--tag", "py", "-n", "3", "--quiet"))
 	if len(ids) != 3 {
 		t.Fatalf("forked %q", ids)
 	}
@@ -132,16 +170,16 @@ func TestKVM(t *testing.T) {
 	want(t, "x86_64", "exec", "--child", ids[0], "--", "uname", "-m")
 	seen := map[string]bool{}
 	for _, id := range ids {
-		seen[must("exec", "--child", id, "--", "cat", "/proc/sys/kernel/random/boot_id", "/etc/machine-id")] = true
-		seen[must("eval", "--child", id, "--", "__import__('random').random(), numpy.random.rand()")] = true
+		seen[must(t, "exec", "--child", id, "--", "cat", "/proc/sys/kernel/random/boot_id", "/etc/machine-id")] = true
+		seen[must(t, "eval", "--child", id, "--", "__import__('random').random(), numpy.random.rand()")] = true
 	}
 	if len(seen) != 2*len(ids) {
 		t.Errorf("children have identities in common: %v", seen)
 	}
-	must("exec", "--child", ids[2], "--", "sh", "-c", "echo kept > /root/file")
-	must("snapshot", "--from-sandbox", ids[2], "--tag", "branch")
+	must(t, "exec", "--child", ids[2], "--", "sh", "-c", "echo kept > /root/file")
+	must(t, "snapshot", "--from-sandbox", ids[2], "--tag", "branch")
 	want(t, "3", "eval", "--child", ids[2], "--", "x + 1")
-	child := must("fork", "--tag", "branch", "--quiet")
+	child := must(t, "fork", "--tag", "branch", "--quiet")
 	want(t, "2", "eval", "--child", child, "--", "x")
 	want(t, "kept", "exec", "--child", child, "--", "cat", "/root/file")
 	if _, err := forkd(t, "fork", "--tag", "py", "--memory-limit-mib", "64"); err == nil || !strings.Contains(err.Error(), "cannot limit") {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-
-	"golang.org/x/sys/unix"
 )
 
 // Leaves and bits of CPUID (AMD64 APM volume 3 appendix E; for 0x4000_0000 and on
@@ -52,25 +50,6 @@ func supportedCPUID(fd int, tscKHz uint64) ([]cpuidEntry, error) {
 	}
 	list = slices.DeleteFunc(list, func(e cpuidEntry) bool { return e.function == leafTiming })
 	return append(list, cpuidEntry{function: leafTiming, eax: uint32(tscKHz)}), nil
-}
-
-// tscKHz returns how fast the time stamp counters of vCPUs count.
-func tscKHz(fd int) (uint64, error) {
-	vm, err := call(fd, createVM, 0)
-	if err != nil {
-		return 0, fmt.Errorf("creating a VM: %w", err)
-	}
-	defer unix.Close(vm)
-	vcpu, err := call(vm, createVCPU, 0)
-	if err != nil {
-		return 0, fmt.Errorf("creating a vCPU: %w", err)
-	}
-	defer unix.Close(vcpu)
-	khz, err := call(vcpu, getTSCKHz, 0)
-	if err != nil || khz <= 0 {
-		return 0, fmt.Errorf("asking how fast the time stamp counter counts: %w", err)
-	}
-	return uint64(khz), nil
 }
 
 // features names the bits of the leaves that stand for what code may use.

@@ -99,13 +99,36 @@ func (e *Engine) look() (err error) {
 	if err := page.PrepareFlats(); err != nil {
 		return fmt.Errorf("finding out which memory guests write: %w", err)
 	}
-	if e.tscKHz, err = tscKHz(e.fd); err != nil {
-		return err
+	return e.try()
+}
+
+// try makes a vCPU, and asks it for what does not differ between vCPUs.
+func (e *Engine) try() error {
+	fd, err := call(e.fd, createVM, 0)
+	if err != nil {
+		return fmt.Errorf("creating a VM: %w", err)
 	}
+	defer unix.Close(fd)
+	if _, err := call(fd, createIRQChip, 0); err != nil {
+		return fmt.Errorf("creating the interrupt controller: %w", err)
+	}
+	v := &vcpu{}
+	if v.fd, err = call(fd, createVCPU, 0); err != nil {
+		return fmt.Errorf("creating a vCPU: %w", err)
+	}
+	defer unix.Close(v.fd)
+	khz, err := call(v.fd, getTSCKHz, 0)
+	if err != nil || khz <= 0 {
+		return fmt.Errorf("asking how fast the time stamp counter counts: %w", err)
+	}
+	e.tscKHz = uint64(khz)
 	if e.cpuid, err = supportedCPUID(e.fd, e.tscKHz); err != nil {
 		return err
 	}
-	e.msrs, err = stateMSRs(e.fd)
+	if err := v.setCPUID(e.cpuid); err != nil {
+		return err
+	}
+	e.msrs, err = v.stateMSRs(e.fd)
 	return err
 }
 

@@ -79,15 +79,24 @@ var parts = []part{
 // events come after the MSRs.
 var events = partOf(func(r *registers) *[64]byte { return &r.events }, getVCPUEvents, setVCPUEvents)
 
-// stateMSRs returns the MSRs that make up a vCPU's state, as the kernel lists them.
-func stateMSRs(fd int) ([]uint32, error) {
+// stateMSRs returns the MSRs that make up a vCPU's state: those that the kernel lists,
+// given /dev/kvm, and that such a vCPU has.
+func (v *vcpu) stateMSRs(fd int) ([]uint32, error) {
 	t := msrIndexes{n: maxMSRs}
 	if err := give(fd, getMSRIndexList, &t); err != nil {
 		return nil, fmt.Errorf("asking which MSRs there are: %w", err)
 	}
-	return slices.DeleteFunc(slices.Clone(t.indexes[:t.n]), func(index uint32) bool {
+	values, err := v.readMSRs(slices.DeleteFunc(t.indexes[:t.n], func(index uint32) bool {
 		return index >= hyperVFirst && index <= hyperVLast
-	}), nil
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("reading MSRs: %w", err)
+	}
+	indexes := make([]uint32, len(values))
+	for i, x := range values {
+		indexes[i] = x.index
+	}
+	return indexes, nil
 }
 
 // save appends a vCPU's section.
