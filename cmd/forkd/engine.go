@@ -10,6 +10,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/sandbox"
+	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
 // Names of engines, and what chooses one.
@@ -26,6 +27,7 @@ type choice struct {
 	open           func() engine.Engine
 	child          sandbox.Cost // zero: the usual one
 	device         string       // that cells are given, opened; empty: none
+	why            string       // it was chosen
 }
 
 // engineOfCell returns the engine that this cell was started for, and what it needs of
@@ -41,21 +43,61 @@ func engineOfCell() (name string, open func() engine.Engine, needs jail.Profile,
 	return name, nil, needs, errNoCell
 }
 
-// chooseEngine returns the engine that is asked for, by default the one that emulates.
-func chooseEngine() (*choice, error) {
-	switch name := cmp.Or(os.Getenv(engineEnv), engineAuto); name {
-	case engineSoft, engineAuto:
-		executor, err := soft.Executor()
+// chooseEngine returns the engine that is asked for, or the one that suits this host and
+// the home.
+func chooseEngine(home string) (*choice, error) {
+	name := cmp.Or(os.Getenv(engineEnv), engineAuto)
+	why := fmt.Sprintf("%s=%s", engineEnv, name)
+	if name == engineAuto {
+		isas, err := snapshot.ISAs(home)
 		if err != nil {
-			return nil, &daemon.Error{Message: err.Error(), Hint: "unset it, or see `forkd help environment`"}
+			return nil, err
 		}
-		return &choice{name: engineSoft, executor: executor, open: func() engine.Engine { return soft.New(0) }}, nil
+		name, why = suits(kvmSuits, isas)
+	}
+	var c *choice
+	var err error
+	switch name {
+	case engineSoft:
+		c, err = chooseSoft()
 	case engineKVM:
-		return chooseKVM()
+		c, err = chooseKVM()
 	default:
-		return nil, &daemon.Error{
+		err = &daemon.Error{
 			Message: fmt.Sprintf("%s=%s: there is no such engine", engineEnv, name),
 			Hint:    "engines are auto, soft and kvm",
 		}
 	}
+	if err != nil {
+		return nil, err
+	}
+	c.why = why
+	return c, nil
+}
+
+// suits returns the engine for a host, whose KVM kvm tells to be of use, and a home with
+// so many snapshots of each instruction set, and why. It is kvm, unless all that there
+// is to fork is for the other one.
+func suits(kvm func() error, isas map[string]int) (name, why string) {
+	other, own := isas[string(engine.RISCV64)], isas[string(engine.AMD64)]
+	if other > 0 && own == 0 {
+		return engineSoft, fmt.Sprintf("the snapshots in the data directory (%d) are for %s; %s=%s makes new ones for KVM",
+			other, engine.RISCV64, engineEnv, engineKVM)
+	}
+	if err := kvm(); err != nil {
+		return engineSoft, "no KVM: " + err.Error()
+	}
+	if other > 0 {
+		return engineKVM, fmt.Sprintf("KVM runs guests here; snapshots for %s (%d) can be forked with %s=%s", engine.RISCV64, other, engineEnv, engineSoft)
+	}
+	return engineKVM, "KVM runs guests here"
+}
+
+// chooseSoft returns the engine that emulates.
+func chooseSoft() (*choice, error) {
+	executor, err := soft.Executor()
+	if err != nil {
+		return nil, &daemon.Error{Message: err.Error(), Hint: "unset it, or see `forkd help environment`"}
+	}
+	return &choice{name: engineSoft, executor: executor, open: func() engine.Engine { return soft.New(0) }}, nil
 }

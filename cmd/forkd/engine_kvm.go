@@ -30,6 +30,18 @@ func chooseKVM() (*choice, error) {
 	return &choice{name: engineKVM, executor: "KVM", open: func() engine.Engine { return e }, child: kvmCost, device: kvm.Device}, nil
 }
 
+// kvmSuits tells why guests had better not be run by KVM on this host, or nil.
+func kvmSuits() error {
+	if err := kvm.Virtualizes(); err != nil {
+		return err
+	}
+	e, err := kvm.New()
+	if err != nil {
+		return err
+	}
+	return e.Close()
+}
+
 // kvmOfCell makes the engine of a cell, which was given the device.
 func kvmOfCell() (func() engine.Engine, jail.Profile, error) {
 	e, err := kvm.Use(cell.DeviceFD)

@@ -27,6 +27,13 @@ func main() {
 			_, err := guestAgent(engine.RISCV64)
 			return err
 		},
+		Engine: func(home string) (name, why string, err error) {
+			c, err := chooseEngine(home)
+			if err != nil {
+				return "", "", err
+			}
+			return c.name, c.why, nil
+		},
 		Streams: cli.System(),
 	}
 	os.Exit(cli.Main(app, os.Args[1:]))
@@ -37,10 +44,11 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 	// Snapshots and images hold whole memories; nothing the daemon makes is for
 	// other users, whatever mode it is made with.
 	syscall.Umask(0o077)
-	chosen, err := chooseEngine()
+	chosen, err := chooseEngine(opts.Home)
 	if err != nil {
 		return err
 	}
+	opts.Log.Info("engine", "name", chosen.name, "why", chosen.why)
 	var domain *sandbox.Manager
 	return daemon.Serve(ctx, daemon.Config{
 		Home:           opts.Home,

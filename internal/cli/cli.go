@@ -31,6 +31,8 @@ type App struct {
 	// Agent tells whether the guest agent is part of the program; the error
 	// says what to do if not.
 	Agent func() error
+	// Engine tells which engine a daemon with this home would have, and why.
+	Engine func(home string) (name, why string, err error)
 	Streams
 }
 

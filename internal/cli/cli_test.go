@@ -39,7 +39,8 @@ func fakeApp(io Streams) App {
 	program, _ := exec.LookPath("forkd")
 	return App{
 		Version: "v0-test", Program: program, Streams: io,
-		Agent: func() error { return nil },
+		Agent:  func() error { return nil },
+		Engine: func(string) (name, why string, err error) { return "fake", "it is the only one", nil },
 		Serve: func(ctx context.Context, o ServeOptions) error {
 			return daemon.Serve(ctx, daemon.Config{
 				Home: o.Home, Listen: o.Listen, ListenOptional: o.ListenOptional, Token: o.Token, Log: o.Log,

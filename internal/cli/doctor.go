@@ -50,7 +50,7 @@ func (o *doctorOptions) run(ctx context.Context) error {
 		return err
 	}
 	findings := []finding{
-		checkAgent(o.f.app), checkHome(home), checkDisk(home), checkMemory("/proc/meminfo"),
+		checkAgent(o.f.app), checkEngine(o.f.app, home), checkHome(home), checkDisk(home), checkMemory("/proc/meminfo"),
 		checkFiles(), checkMirror(os.Getenv("FORKD_DEBIAN_MIRROR"), "/etc/apt"), o.checkDaemon(ctx),
 	}
 	findings = append(findings, checkJail(ctx)...)
@@ -92,6 +92,15 @@ func checkAgent(app *App) finding {
 		return finding{"guest agent", false, err.Error(), hintOf(err)}
 	}
 	return finding{"guest agent", true, "part of this program", ""}
+}
+
+// checkEngine tells which engine runs guests here.
+func checkEngine(app *App, home string) finding {
+	name, why, err := app.Engine(home)
+	if err != nil {
+		return finding{"engine", false, err.Error(), hintOf(err)}
+	}
+	return finding{"engine", true, name + ": " + why, ""}
 }
 
 func checkHome(home string) finding {

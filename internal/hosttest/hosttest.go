@@ -14,7 +14,6 @@
 package hosttest
 
 import (
-	"bytes"
 	"context"
 	"debug/elf"
 	"errors"
@@ -30,6 +29,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/internal/engine/kvm"
 )
 
 // Files names what the tests need besides their own program.
@@ -76,6 +77,10 @@ func Main(m *testing.M, files Files) {
 		fmt.Fprintln(os.Stderr, "hosttest:", err)
 		os.Exit(1)
 	}
+	if err != nil && os.Getenv(forceEnv) != "" {
+		fmt.Fprintln(os.Stderr, "hosttest: no host can be emulated, as", forceEnv, "asks for:", err)
+		os.Exit(1)
+	}
 	if err != nil {
 		// The tests that need KVM say why they are skipped; others run.
 		missing = err
@@ -87,7 +92,7 @@ func Main(m *testing.M, files Files) {
 // start prepares the tests and runs them here or inside. An error means that they
 // cannot run.
 func start(ctx context.Context, m *testing.M, files Files) (status int, err error) {
-	real := opens() && hardware() && os.Getenv(forceEnv) == ""
+	real := opens() && kvm.Virtualizes() == nil && os.Getenv(forceEnv) == ""
 	if !real {
 		if _, err := exec.LookPath(emulator); err != nil {
 			return 0, errNoEmulator
@@ -131,13 +136,6 @@ func opens() bool {
 	}
 	unix.Close(fd)
 	return true
-}
-
-// hardware tells whether the processor can virtualize. There are hosts that offer
-// KVM without; a kernel that boots there takes minutes.
-func hardware() bool {
-	b, err := os.ReadFile("/proc/cpuinfo")
-	return err == nil && (bytes.Contains(b, []byte(" vmx")) || bytes.Contains(b, []byte(" svm")))
 }
 
 // listing tells that go test only wants to know what there is.
