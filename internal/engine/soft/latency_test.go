@@ -156,7 +156,7 @@ func TestMain(m *testing.M) {
 func beOrdinary() {
 	runtime.LockOSThread()
 	attr, err := unix.SchedGetAttr(0, 0)
-	if err != nil || attr.Runtime != uint64(100*time.Millisecond) {
+	if err != nil || attr.Runtime != uint64(10*time.Millisecond) {
 		runtime.UnlockOSThread()
 		return
 	}

@@ -158,20 +158,17 @@ func (s *Scheduler) line(g *Group) {
 	s.crowded.Store(len(s.queue) > 0)
 }
 
-// prompt has the latest of those that execute give its permit back, if g waits and is
-// earlier by more than a grain.
+// prompt has those that execute give their permits back, if g waits and is earlier by
+// more than a grain. One of them would do, but it is not known which one will look soonest:
+// the host may just have taken the processor away from it.
 func (s *Scheduler) prompt(g *Group) {
 	if g.at < 0 {
 		return
 	}
-	var latest *VCPU
 	for _, v := range s.running {
-		if !v.over.Load() && (latest == nil || v.group.virtual > latest.group.virtual) {
-			latest = v
+		if v.group.virtual > g.virtual+grain {
+			v.over.Store(true)
 		}
-	}
-	if latest != nil && latest.group.virtual > g.virtual+grain {
-		latest.over.Store(true)
 	}
 }
 
