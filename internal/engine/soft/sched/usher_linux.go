@@ -1,10 +1,12 @@
 package sched
 
 import (
+	"encoding/binary"
 	"os"
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,14 +19,19 @@ import (
 type usher struct {
 	start sync.Once
 	busy  sync.Mutex      // held by the one that asks; others need not
+	last  time.Duration   // when somebody asked; guarded by busy
 	conn  syscall.RawConn // nil: the host has no more descriptors
 	asked bool            // guarded by busy
+	count [8]byte         // of the event; guarded by busy
 }
 
-// giveWay lets other goroutines go first.
-func (u *usher) giveWay() {
+// giveWay lets other goroutines go first, at the given time.
+func (u *usher) giveWay(now time.Duration) {
 	if u.busy.TryLock() {
-		u.ask()
+		if now-u.last >= look { // or somebody else has asked, which is enough
+			u.last = now
+			u.ask()
+		}
 		u.busy.Unlock()
 	}
 	// What has been found stands in line now.
@@ -43,13 +50,15 @@ func (u *usher) ask() {
 }
 
 // raise makes the event, and has the caller wait until it is found. It is called again
-// then. The event's counter is never read: each time that it grows is an event.
+// then, and takes the event away for the next time.
 func (u *usher) raise(fd uintptr) (found bool) {
 	if u.asked {
+		_, _ = unix.Read(int(fd), u.count[:])
 		return true
 	}
 	u.asked = true
-	_, err := unix.Write(int(fd), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	binary.NativeEndian.PutUint64(u.count[:], 1)
+	_, err := unix.Write(int(fd), u.count[:])
 	return err != nil
 }
 

@@ -2,12 +2,15 @@
 
 package sched
 
-import "runtime"
+import (
+	"runtime"
+	"time"
+)
 
 // usher lets other goroutines have the processor.
 type usher struct{}
 
-func (*usher) giveWay() { runtime.Gosched() }
+func (*usher) giveWay(time.Duration) { runtime.Gosched() }
 
 // GiveWay does nothing on this system.
 func GiveWay() error { return nil }
