@@ -8,7 +8,6 @@ import (
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
-	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 )
 
 // Names of engines, and what chooses one.
@@ -33,7 +32,7 @@ func chooseEngine() (*choice, error) {
 		if err != nil {
 			return nil, &daemon.Error{Message: err.Error(), Hint: "unset it, or see `forkd help environment`"}
 		}
-		return &choice{engineSoft, executor, openSoft}, nil
+		return &choice{engineSoft, executor, func() engine.Engine { return soft.New(0) }}, nil
 	case engineKVM:
 		return chooseKVM()
 	default:
@@ -42,11 +41,4 @@ func chooseEngine() (*choice, error) {
 			Hint:    "engines are auto, soft and kvm",
 		}
 	}
-}
-
-// openSoft makes the engine that emulates, in a process that from now on is busy with it.
-func openSoft() engine.Engine {
-	// Without it everything works, but others on this host wait longer for a processor.
-	_ = sched.GiveWay()
-	return soft.New(0)
 }

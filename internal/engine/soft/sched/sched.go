@@ -23,8 +23,8 @@
 // Goroutines that talk to guests and to their users have no permits and need none, but
 // they need a processor. Guest code cannot be preempted, and Go looks at the network only
 // when a processor has nothing else to do, or every ten milliseconds. So vCPUs that take
-// all processors give way to them several times a millisecond; see usher. To other
-// processes the host's kernel gives way, if it is asked to: see GiveWay.
+// all processors give way to them, and to other processes, several times a millisecond;
+// see usher.
 //
 // Where permits are free, all this costs an uncontended lock whenever a vCPU begins or
 // ends to execute, and an atomic load for each slice.
@@ -199,7 +199,7 @@ func (v *VCPU) Over(idle bool) bool {
 		return true
 	}
 	if s.full.Load() {
-		s.usher.giveWay(now)
+		s.usher.giveWay(s.now)
 	}
 	return false
 }

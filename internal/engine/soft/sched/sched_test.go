@@ -467,8 +467,9 @@ func TestGiveWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	rounds := 0
+	clock := func() time.Duration { return time.Duration(rounds+1) * look }
 	for end := time.Now().Add(10 * time.Second); !answered.Load() && time.Now().Before(end); rounds++ {
-		v.group.s.usher.giveWay(time.Duration(rounds+1) * look)
+		v.group.s.usher.giveWay(clock)
 	}
 	if rounds > 100 {
 		t.Errorf("the server was let run after %d times", rounds)
@@ -490,7 +491,9 @@ func socketPair() (client, server net.Conn, err error) {
 
 func BenchmarkGiveWay(b *testing.B) {
 	var u usher
-	for now := look; b.Loop(); now += look {
-		u.giveWay(now)
+	now := time.Duration(0)
+	for b.Loop() {
+		now += look
+		u.giveWay(func() time.Duration { return now })
 	}
 }

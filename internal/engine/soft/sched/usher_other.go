@@ -10,7 +10,4 @@ import (
 // usher lets other goroutines have the processor.
 type usher struct{}
 
-func (*usher) giveWay(time.Duration) { runtime.Gosched() }
-
-// GiveWay does nothing on this system.
-func GiveWay() error { return nil }
+func (*usher) giveWay(func() time.Duration) { runtime.Gosched() }
