@@ -16,7 +16,6 @@ import (
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
 	"github.com/forkd-dev/forkd/internal/daemon"
-	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/sandbox"
@@ -107,8 +106,6 @@ func serveCell(id string) error {
 	}
 	if name == engineSoft {
 		cfg.Reserve = reservedPages
-		// Without it everything works, but others on this host wait longer for a processor.
-		_ = sched.GiveWay()
 	}
 	if os.Getenv(jailEnv) != "off" {
 		report, err := jail.Enter(profile)

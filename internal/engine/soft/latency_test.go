@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,9 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/forkd-dev/forkd/internal/engine/soft/sched"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
 )
@@ -82,9 +78,6 @@ func (d doorbell) Write(uint64, int, uint64) { d <- struct{}{} }
 func BenchmarkAnswer(b *testing.B) {
 	for _, others := range []int{0, 1, 4, 16} {
 		b.Run(fmt.Sprintf("beside%d", others), func(b *testing.B) {
-			if err := sched.GiveWay(); err != nil {
-				b.Fatal(err)
-			}
 			e := New(64)
 			var running sync.WaitGroup
 			defer running.Wait()
@@ -141,7 +134,6 @@ const (
 
 func TestMain(m *testing.M) {
 	if address := os.Getenv(clientEnv); address != "" {
-		beOrdinary()
 		if err := beClient(address, os.Getenv(clientCountEnv)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -149,21 +141,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Exit(m.Run())
-}
-
-// beOrdinary starts the program over without what it has inherited from the process
-// that runs guests.
-func beOrdinary() {
-	runtime.LockOSThread()
-	attr, err := unix.SchedGetAttr(0, 0)
-	if err != nil || attr.Runtime != uint64(100*time.Millisecond) {
-		runtime.UnlockOSThread()
-		return
-	}
-	attr.Runtime = 0
-	if err := unix.SchedSetAttr(0, attr, 0); err == nil {
-		_ = unix.Exec(os.Args[0], os.Args, os.Environ())
-	}
 }
 
 func beClient(address, count string) error {

@@ -47,6 +47,39 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// A guest that floods its console costs the time that it takes to look at its output, in
+// portions after which others have their turn, and no memory.
+func TestFlood(t *testing.T) {
+	d, _ := start(t, io.Discard)
+	q := d.Queues[1]
+	large := bytes.Repeat([]byte("x"), 256<<10)
+	for range 8 {
+		q.Add(virtiotest.Out(large))
+	}
+	q.Kick()
+	if n := len(q.Take()); n == 0 || n == 8 {
+		t.Errorf("%d of 8 chains of %d bytes at once", n, len(large))
+	}
+	if d.RunPosted(); len(q.Take()) == 0 || d.Broken() {
+		t.Error("the rest is not taken")
+	}
+	b := virtiotest.Out([]byte("a line\n"))
+	placed := q.Place([]virtiotest.Buffer{b})
+	for i := range q.Size {
+		q.Put(i, virtiotest.Desc{GPA: placed[0].GPA, Size: uint32(placed[0].Size)})
+	}
+	flood := func() {
+		q.SetAvail(q.AvailIndex() + q.Size)
+		q.Kick()
+		d.Set(virtiotest.RegInterruptAck, 3)
+	}
+	flooding := testing.AllocsPerRun(100, flood)
+	driver := testing.AllocsPerRun(100, func() { q.SetAvail(q.AvailIndex()) })
+	if flooding > driver || d.Broken() {
+		t.Errorf("%.0f allocations for %d lines", flooding-driver, q.Size)
+	}
+}
+
 type refusing struct{}
 
 func (refusing) Write([]byte) (int, error) { return 0, errors.New("full") }

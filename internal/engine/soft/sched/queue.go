@@ -99,11 +99,11 @@ func (s *Scheduler) look(v *VCPU, now time.Duration) (over bool) {
 	s.dispatch(now) // there may be more processors than there were, or fewer
 	g := v.group
 	return g.dry || len(s.running) > s.processors() ||
-		len(g.waiters) > 0 && now-v.since > turn ||
+		len(g.waiters) > 0 && now-v.since > stint ||
 		len(s.queue) > 0 && g.virtual > s.queue[0].virtual+grain
 }
 
-// refilled ends the rest of a group that had used up its budget.
+// refilled ends the rest of a group that had used up its allowance.
 func (g *Group) refilled() {
 	s := g.s
 	s.mu.Lock()
@@ -158,20 +158,17 @@ func (s *Scheduler) line(g *Group) {
 	s.crowded.Store(len(s.queue) > 0)
 }
 
-// prompt has the latest of those that execute give its permit back, if g waits and is
-// earlier by more than a grain.
+// prompt has those that execute give their permits back, if g waits and is earlier by
+// more than a grain. One of them would do, but it is not known which one will look soonest:
+// the host may just have taken the processor away from it.
 func (s *Scheduler) prompt(g *Group) {
 	if g.at < 0 {
 		return
 	}
-	var latest *VCPU
 	for _, v := range s.running {
-		if !v.over.Load() && (latest == nil || v.group.virtual > latest.group.virtual) {
-			latest = v
+		if v.group.virtual > g.virtual+grain {
+			v.over.Store(true)
 		}
-	}
-	if latest != nil && latest.group.virtual > g.virtual+grain {
-		latest.over.Store(true)
 	}
 }
 
@@ -201,16 +198,16 @@ func (s *Scheduler) charge(v *VCPU, now time.Duration) {
 	v.charged = now
 	g.virtual += time.Duration(float64(used) * g.slower)
 	if g.bound {
-		g.budget.Take(now, float64(used))
+		g.allowance.Take(now, float64(used))
 	}
 	if g.at >= 0 {
 		heap.Fix(&s.queue, g.at)
 	}
 }
 
-// exhaust has a group rest that has used up its budget, and tells whether it does.
+// exhaust has a group rest that has used up its allowance, and tells whether it does.
 func (g *Group) exhaust(now time.Duration) bool {
-	if !g.bound || g.dry || g.budget.Level(now) > 0 {
+	if !g.bound || g.dry || g.allowance.Level(now) > 0 {
 		return g.dry
 	}
 	g.dry = true
@@ -220,7 +217,7 @@ func (g *Group) exhaust(now time.Duration) bool {
 			v.over.Store(true)
 		}
 	}
-	wait := g.budget.Until(now, g.enough)
+	wait := g.allowance.Until(now, g.enough)
 	if g.timer == nil {
 		g.timer = time.AfterFunc(wait, g.refilled)
 	} else {

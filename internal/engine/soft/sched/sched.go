@@ -23,8 +23,8 @@
 // Goroutines that talk to guests and to their users have no permits and need none, but
 // they need a processor. Guest code cannot be preempted, and Go looks at the network only
 // when a processor has nothing else to do, or every ten milliseconds. So vCPUs that take
-// all processors give way to them several times a millisecond; see usher. To other
-// processes the host's kernel gives way, if it is asked to: see GiveWay.
+// all processors give way to them, and to other processes, several times a millisecond;
+// see usher.
 //
 // Where permits are free, all this costs an uncontended lock whenever a vCPU begins or
 // ends to execute, and an atomic load for each slice.
@@ -45,14 +45,14 @@ const (
 	// permit, in virtual time: small enough that a rotation of some machines is a
 	// matter of milliseconds, large enough that what a processor has in its caches is
 	// worth something.
-	grain = 2 * time.Millisecond
-	// turn is for how long a vCPU keeps a permit that another one of its machine could
+	grain = 4 * time.Millisecond
+	// stint is for how long a vCPU keeps a permit that another one of its machine could
 	// use. It is short, as that one may hold what the others wait for.
-	turn = time.Millisecond
+	stint = time.Millisecond
 	// credit is how much earlier than the others a group comes back from a rest. It
 	// must be more than a grain, or it would wait for those that execute; what most
 	// evaluations need is done within it.
-	credit = 8 * time.Millisecond
+	credit = 12 * time.Millisecond
 	// look is how often a vCPU looks at what is going on while that matters, and
 	// sparing at every how many slices it reads the clock for that.
 	look    = 200 * time.Microsecond
@@ -106,10 +106,10 @@ type Group struct {
 	at      int    // in the queue, or -1
 	ticket  uint64 // when it came there
 
-	budget rate.Bucket // nanoseconds of processor time
-	enough float64     // immutable; of them, to go on after a rest
-	dry    bool        // the budget is used up, and timer is set
-	timer  *time.Timer
+	allowance rate.Bucket // nanoseconds of processor time
+	enough    float64     // immutable; of them, to go on after a rest
+	dry       bool        // the allowance is used up, and timer is set
+	timer     *time.Timer
 }
 
 // Group makes a group of the given weight, the usual one if zero, whose vCPUs together
@@ -120,7 +120,7 @@ func (s *Scheduler) Group(weight int, processors float64) *Group {
 	}
 	g := &Group{s: s, slower: float64(UsualWeight) / float64(weight), bound: processors > 0, at: -1}
 	if g.bound {
-		g.budget = rate.NewBucket(processors*float64(time.Second), processors*float64(period), s.now())
+		g.allowance = rate.NewBucket(processors*float64(time.Second), processors*float64(period), s.now())
 		g.enough = processors * float64(pause)
 	}
 	return g
@@ -199,7 +199,7 @@ func (v *VCPU) Over(idle bool) bool {
 		return true
 	}
 	if s.full.Load() {
-		s.usher.giveWay()
+		s.usher.giveWay(s.now)
 	}
 	return false
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -439,4 +441,59 @@ func BenchmarkPermit(b *testing.B) {
 			v.Over(false)
 		}
 	})
+}
+
+// A vCPU that gives way lets a goroutine run that the network wakes, on one processor too.
+func TestGiveWay(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	client, server, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	defer server.Close()
+	var answered atomic.Bool
+	go func() {
+		one := make([]byte, 1)
+		if _, err := server.Read(one); err == nil {
+			answered.Store(true)
+		}
+	}()
+	v := New(func() int { return 1 }).Group(0, 0).VCPU()
+	v.Enter(nil, nil)
+	defer v.Leave()
+	time.Sleep(time.Millisecond) // the server waits
+	if _, err := client.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	rounds := 0
+	clock := func() time.Duration { return time.Duration(rounds+1) * look }
+	for end := time.Now().Add(10 * time.Second); !answered.Load() && time.Now().Before(end); rounds++ {
+		v.group.s.usher.giveWay(clock)
+	}
+	if rounds > 100 {
+		t.Errorf("the server was let run after %d times", rounds)
+	}
+}
+
+func socketPair() (client, server net.Conn, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		return nil, nil, err
+	}
+	server, err = l.Accept()
+	return client, server, err
+}
+
+func BenchmarkGiveWay(b *testing.B) {
+	var u usher
+	now := time.Duration(0)
+	for b.Loop() {
+		now += look
+		u.giveWay(func() time.Duration { return now })
+	}
 }

@@ -2,12 +2,12 @@
 
 package sched
 
-import "runtime"
+import (
+	"runtime"
+	"time"
+)
 
 // usher lets other goroutines have the processor.
 type usher struct{}
 
-func (*usher) giveWay() { runtime.Gosched() }
-
-// GiveWay does nothing on this system.
-func GiveWay() error { return nil }
+func (*usher) giveWay(func() time.Duration) { runtime.Gosched() }

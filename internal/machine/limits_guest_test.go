@@ -1,0 +1,256 @@
+package machine_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
+	rv "github.com/forkd-dev/forkd/internal/riscv/isa"
+)
+
+const (
+	t2 = 7
+	s2 = 18 // the scratch disk's registers
+	s3 = 19 // the rings
+	s4 = 20 // requests made
+	s5 = 21 // the sector of the next one
+
+	// Where the programs below have rings and buffers, as offsets from rings. Lists of
+	// descriptors are three long: header, data, status.
+	rings      = counter + 0x4_0000
+	ringAvail  = 0x100
+	ringUsed   = 0x200
+	diskHeader = 0x300
+	diskExtent = 0x380
+	diskStatus = 0x3c0
+	diskData   = 0x1000
+
+	kindIn, kindOut, kindDiscard = 0, 1, 11
+	diskOK, diskError            = 0, 1
+)
+
+// startDisk sets up the scratch disk's queue (virtio 3.1.1, 4.2.3).
+func startDisk(a *rv.Asm) {
+	m, err := board.For("riscv64")
+	if err != nil {
+		panic(err)
+	}
+	base, _ := m.Slot(board.SlotScratch)
+	a.LI(s2, base)
+	a.LI(s3, rings)
+	a.LI(s4, 0)
+	set := func(register int32, v uint64) {
+		a.LI(t0, v)
+		a.S(rv.SW, t0, register, s2)
+	}
+	const version1 = 1 // of the features from bit 32 on
+	set(0x70, 0)
+	set(0x70, 1|2)
+	set(0x24, 1)
+	set(0x20, version1)
+	set(0x70, 1|2|8)
+	set(0x30, 0)
+	set(0x38, 8)
+	for register, gpa := range map[int32]uint64{0x80: rings, 0x90: rings + ringAvail, 0xa0: rings + ringUsed} {
+		set(register, gpa&0xffff_ffff)
+		set(register+4, gpa>>32)
+	}
+	set(0x44, 1)
+	set(0x70, 1|2|8|4)
+	a.LI(t0, diskData)
+	a.R(rv.ADD, t0, t0, s3)
+	a.S(rv.SD, s3, 0, t0) // so that it is not all zeros
+}
+
+// request makes a request at sector s5 and leaves its status in t1. label is unique.
+func request(a *rv.Asm, label string, kind, data, size, dataFlags uint64) {
+	const next, write = 1, 2
+	for i, d := range [][3]uint64{
+		{rings + diskHeader, 16, next | 1<<16}, {rings + data, size, dataFlags | next | 2<<16}, {rings + diskStatus, 1, write},
+	} {
+		a.LI(t0, d[0])
+		a.S(rv.SD, t0, int32(16*i), s3)
+		a.LI(t0, d[1]|d[2]<<32)
+		a.S(rv.SD, t0, int32(16*i+8), s3)
+	}
+	a.LI(t0, kind)
+	a.S(rv.SD, t0, diskHeader, s3)
+	a.S(rv.SD, s5, diskHeader+8, s3)
+	a.I(rv.ADDI, s4, s4, 1)
+	a.S(rv.SH, s4, ringAvail+2, s3) // the entry is list 0, as ever
+	a.S(rv.SW, zero, 0x50, s2)
+	a.LI(t2, 0xffff)
+	a.R(rv.AND, t2, t2, s4)
+	a.Label(label)
+	a.I(rv.LHU, t1, s3, ringUsed+2)
+	a.B(rv.BNE, t1, t2, label)
+	a.I(rv.LBU, t1, s3, diskStatus)
+}
+
+// Where fill leaves what came of its requests, from counter on.
+const (
+	fillWritten = 0x10 // pages that were written
+	fillWrite   = 0x18 // status of the write behind them,
+	fillRead    = 0x20 // of a read of the first page,
+	fillDiscard = 0x28 // of its discard,
+	fillAgain   = 0x30 // and of the write again
+	fillDone    = 0x38
+)
+
+// fill writes pages to the disk until that fails, and finds out what can be done then.
+func fill(a *rv.Asm) {
+	const write = 2
+	startDisk(a)
+	a.LI(s5, 0)
+	a.Label("fill")
+	request(a, "filling", kindOut, diskData, page.Size, 0)
+	a.B(rv.BNE, t1, zero, "full")
+	a.I(rv.ADDI, s5, s5, 8)
+	a.J(zero, "fill")
+	a.Label("full")
+	a.I(rv.SRLI, t0, s5, 3)
+	a.S(rv.SD, t0, fillWritten, s0)
+	a.S(rv.SD, t1, fillWrite, s0)
+	a.R(rv.ADD, 22, s5, zero)
+	a.LI(s5, 0)
+	request(a, "reading", kindIn, diskData, page.Size, write)
+	a.S(rv.SD, t1, fillRead, s0)
+	a.LI(t0, 8)
+	a.S(rv.SD, zero, diskExtent, s3)
+	a.S(rv.SD, t0, diskExtent+8, s3)
+	request(a, "discarding", kindDiscard, diskExtent, 16, 0)
+	a.S(rv.SD, t1, fillDiscard, s0)
+	a.R(rv.ADD, s5, 22, zero)
+	request(a, "again", kindOut, diskData, page.Size, 0)
+	a.S(rv.SD, t1, fillAgain, s0)
+	a.LI(t0, 1)
+	a.S(rv.SD, t0, fillDone, s0)
+	count(a)
+}
+
+// stream writes the same page without end, and counts.
+func stream(a *rv.Asm) {
+	startDisk(a)
+	a.LI(s5, 0)
+	a.Label("stream")
+	request(a, "streaming", kindOut, diskData, page.Size, 0)
+	a.S(rv.SD, s4, 0, s0)
+	a.B(rv.BEQ, t1, zero, "stream")
+	powerOff(a, board.PowerOff)
+}
+
+// A disk that is full is an error of the disk: the machine goes on, what is there can be
+// read, and what is discarded makes room.
+func TestDiskBytes(t *testing.T) {
+	for bytes, pages := range map[int64]uint64{0: 16, 20000: 5, 1: 1} {
+		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
+			l := newLab(t)
+			cfg := l.config()
+			cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
+			cfg.Boot = &machine.Boot{Kernel: kernel(fill)}
+			cfg.Limits.DiskBytes = bytes
+			m := l.make(cfg)
+			ram := cfg.Memory.(*page.Overlay)
+			if err := m.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the disk is full", func() bool { return word(ram, counter+fillDone) == 1 })
+			m.Pause()
+			want := map[uint64]uint64{fillWritten: pages, fillWrite: diskError, fillRead: diskOK, fillDiscard: diskOK, fillAgain: diskOK}
+			if bytes == 0 {
+				want[fillAgain] = diskError // it is beyond the end
+			}
+			for at, v := range want {
+				if got := word(ram, counter+at); got != v {
+					t.Errorf("word %#x is %d, want %d", at, got, v)
+				}
+			}
+		})
+	}
+}
+
+// A machine that is limited in what it writes waits for that, and loses nothing when it is
+// branched meanwhile: the branch, which is not limited, does at once what was left.
+func TestDiskRate(t *testing.T) {
+	const perSecond = 1 << 20
+	l := newLab(t)
+	cfg := l.config()
+	cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
+	cfg.Boot = &machine.Boot{Kernel: kernel(stream)}
+	cfg.Limits.DiskRate = perSecond
+	m := l.make(cfg)
+	began := time.Now()
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	f, err := m.Branch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Memory.Release)
+	t.Cleanup(f.Scratch.Release)
+	took := time.Since(began)
+	written := frozenCount(f)
+	if most := uint64((took.Seconds()+.3)*perSecond) / page.Size; written == 0 || written > most {
+		t.Errorf("%d pages were written in %v, want at most %d", written, took, most)
+	}
+	ram := cfg.Memory.(*page.Overlay)
+	eventually(t, "the source goes on", func() bool { return word(ram, counter) > written })
+
+	child, childRAM := l.restore(f, 1)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the branch goes on", func() bool { return word(childRAM, counter) > written+10*perSecond/page.Size })
+	for _, m := range []*machine.Machine{m, child} {
+		m.Pause()
+	}
+	index := func(o *page.Overlay) uint16 {
+		const off = rings + ringUsed - board.RAMBase
+		return binary.LittleEndian.Uint16(o.Read(page.Number(off / page.Size))[off%page.Size+2:])
+	}
+	for name, o := range map[string]*page.Overlay{"source": ram, "branch": childRAM} {
+		if done, counted := index(o), uint16(word(o, counter)); done-counted > 1 {
+			t.Errorf("%s: the disk has done %d requests, the guest counted %d", name, done, counted)
+		}
+	}
+}
+
+func TestImpossibleLimitsAreRefused(t *testing.T) {
+	l := newLab(t)
+	cfg := l.config()
+	cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
+	cfg.Boot = &machine.Boot{Kernel: kernel(count)}
+	cfg.Limits.CPU = -1
+	if _, err := machine.New(cfg); err == nil {
+		t.Error("a machine with less than no time")
+	}
+}
+
+// A machine with a limit on its processors' time gets that, and what it does not use the
+// others have.
+func TestCPULimit(t *testing.T) {
+	var machines []*machine.Machine
+	for _, limits := range []machine.Limits{{}, {CPU: .2, CPUWeight: 1000}} {
+		l := newLab(t)
+		cfg := l.config()
+		cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
+		cfg.Boot, cfg.Limits = &machine.Boot{Kernel: kernel(count)}, limits
+		machines = append(machines, l.make(cfg))
+	}
+	for _, m := range machines {
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(500 * time.Millisecond)
+	free, bound := machines[0].Counters().Instructions, machines[1].Counters().Instructions
+	if share := float64(bound) / float64(free); share < .08 || share > .45 {
+		t.Errorf("a machine with a fifth of a processor executed %.2f times what another one did", share)
+	}
+}
