@@ -8,6 +8,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/machine/machinetest"
 	"github.com/forkd-dev/forkd/internal/page"
 	rv "github.com/forkd-dev/forkd/internal/riscv/isa"
 )
@@ -21,7 +22,7 @@ const (
 
 	// Where the programs below have rings and buffers, as offsets from rings. Lists of
 	// descriptors are three long: header, data, status.
-	rings      = counter + 0x4_0000
+	rings      = machinetest.Counter + 0x4_0000
 	ringAvail  = 0x100
 	ringUsed   = 0x200
 	diskHeader = 0x300
@@ -44,8 +45,8 @@ func startDisk(a *rv.Asm) {
 	a.LI(s3, rings)
 	a.LI(s4, 0)
 	set := func(register int32, v uint64) {
-		a.LI(t0, v)
-		a.S(rv.SW, t0, register, s2)
+		a.LI(machinetest.T0, v)
+		a.S(rv.SW, machinetest.T0, register, s2)
 	}
 	const version1 = 1 // of the features from bit 32 on
 	set(0x70, 0)
@@ -61,37 +62,37 @@ func startDisk(a *rv.Asm) {
 	}
 	set(0x44, 1)
 	set(0x70, 1|2|8|4)
-	a.LI(t0, diskData)
-	a.R(rv.ADD, t0, t0, s3)
-	a.S(rv.SD, s3, 0, t0) // so that it is not all zeros
+	a.LI(machinetest.T0, diskData)
+	a.R(rv.ADD, machinetest.T0, machinetest.T0, s3)
+	a.S(rv.SD, s3, 0, machinetest.T0) // so that it is not all zeros
 }
 
-// request makes a request at sector s5 and leaves its status in t1. label is unique.
+// request makes a request at sector s5 and leaves its status in T1. label is unique.
 func request(a *rv.Asm, label string, kind, data, size, dataFlags uint64) {
 	const next, write = 1, 2
 	for i, d := range [][3]uint64{
 		{rings + diskHeader, 16, next | 1<<16}, {rings + data, size, dataFlags | next | 2<<16}, {rings + diskStatus, 1, write},
 	} {
-		a.LI(t0, d[0])
-		a.S(rv.SD, t0, int32(16*i), s3)
-		a.LI(t0, d[1]|d[2]<<32)
-		a.S(rv.SD, t0, int32(16*i+8), s3)
+		a.LI(machinetest.T0, d[0])
+		a.S(rv.SD, machinetest.T0, int32(16*i), s3)
+		a.LI(machinetest.T0, d[1]|d[2]<<32)
+		a.S(rv.SD, machinetest.T0, int32(16*i+8), s3)
 	}
-	a.LI(t0, kind)
-	a.S(rv.SD, t0, diskHeader, s3)
+	a.LI(machinetest.T0, kind)
+	a.S(rv.SD, machinetest.T0, diskHeader, s3)
 	a.S(rv.SD, s5, diskHeader+8, s3)
 	a.I(rv.ADDI, s4, s4, 1)
 	a.S(rv.SH, s4, ringAvail+2, s3) // the entry is list 0, as ever
-	a.S(rv.SW, zero, 0x50, s2)
+	a.S(rv.SW, machinetest.Zero, 0x50, s2)
 	a.LI(t2, 0xffff)
 	a.R(rv.AND, t2, t2, s4)
 	a.Label(label)
-	a.I(rv.LHU, t1, s3, ringUsed+2)
-	a.B(rv.BNE, t1, t2, label)
-	a.I(rv.LBU, t1, s3, diskStatus)
+	a.I(rv.LHU, machinetest.T1, s3, ringUsed+2)
+	a.B(rv.BNE, machinetest.T1, t2, label)
+	a.I(rv.LBU, machinetest.T1, s3, diskStatus)
 }
 
-// Where fill leaves what came of its requests, from counter on.
+// Where fill leaves what came of its requests, from Counter on.
 const (
 	fillWritten = 0x10 // pages that were written
 	fillWrite   = 0x18 // status of the write behind them,
@@ -108,28 +109,28 @@ func fill(a *rv.Asm) {
 	a.LI(s5, 0)
 	a.Label("fill")
 	request(a, "filling", kindOut, diskData, page.Size, 0)
-	a.B(rv.BNE, t1, zero, "full")
+	a.B(rv.BNE, machinetest.T1, machinetest.Zero, "full")
 	a.I(rv.ADDI, s5, s5, 8)
-	a.J(zero, "fill")
+	a.J(machinetest.Zero, "fill")
 	a.Label("full")
-	a.I(rv.SRLI, t0, s5, 3)
-	a.S(rv.SD, t0, fillWritten, s0)
-	a.S(rv.SD, t1, fillWrite, s0)
-	a.R(rv.ADD, 22, s5, zero)
+	a.I(rv.SRLI, machinetest.T0, s5, 3)
+	a.S(rv.SD, machinetest.T0, fillWritten, machinetest.S0)
+	a.S(rv.SD, machinetest.T1, fillWrite, machinetest.S0)
+	a.R(rv.ADD, 22, s5, machinetest.Zero)
 	a.LI(s5, 0)
 	request(a, "reading", kindIn, diskData, page.Size, write)
-	a.S(rv.SD, t1, fillRead, s0)
-	a.LI(t0, 8)
-	a.S(rv.SD, zero, diskExtent, s3)
-	a.S(rv.SD, t0, diskExtent+8, s3)
+	a.S(rv.SD, machinetest.T1, fillRead, machinetest.S0)
+	a.LI(machinetest.T0, 8)
+	a.S(rv.SD, machinetest.Zero, diskExtent, s3)
+	a.S(rv.SD, machinetest.T0, diskExtent+8, s3)
 	request(a, "discarding", kindDiscard, diskExtent, 16, 0)
-	a.S(rv.SD, t1, fillDiscard, s0)
-	a.R(rv.ADD, s5, 22, zero)
+	a.S(rv.SD, machinetest.T1, fillDiscard, machinetest.S0)
+	a.R(rv.ADD, s5, 22, machinetest.Zero)
 	request(a, "again", kindOut, diskData, page.Size, 0)
-	a.S(rv.SD, t1, fillAgain, s0)
-	a.LI(t0, 1)
-	a.S(rv.SD, t0, fillDone, s0)
-	count(a)
+	a.S(rv.SD, machinetest.T1, fillAgain, machinetest.S0)
+	a.LI(machinetest.T0, 1)
+	a.S(rv.SD, machinetest.T0, fillDone, machinetest.S0)
+	machinetest.Count(a)
 }
 
 // stream writes the same page without end, and counts.
@@ -138,9 +139,9 @@ func stream(a *rv.Asm) {
 	a.LI(s5, 0)
 	a.Label("stream")
 	request(a, "streaming", kindOut, diskData, page.Size, 0)
-	a.S(rv.SD, s4, 0, s0)
-	a.B(rv.BEQ, t1, zero, "stream")
-	powerOff(a, board.PowerOff)
+	a.S(rv.SD, s4, 0, machinetest.S0)
+	a.B(rv.BEQ, machinetest.T1, machinetest.Zero, "stream")
+	machinetest.PowerOff(a, board.PowerOff)
 }
 
 // A disk that is full is an error of the disk: the machine goes on, what is there can be
@@ -151,21 +152,21 @@ func TestDiskBytes(t *testing.T) {
 			l := newLab(t)
 			cfg := l.config()
 			cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
-			cfg.Boot = &machine.Boot{Kernel: kernel(fill)}
+			cfg.Boot = &machine.Boot{Kernel: machinetest.Kernel(fill)}
 			cfg.Limits.DiskBytes = bytes
 			m := l.make(cfg)
 			ram := cfg.Memory.(*page.Overlay)
 			if err := m.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the disk is full", func() bool { return word(ram, counter+fillDone) == 1 })
+			eventually(t, "the disk is full", func() bool { return word(ram, machinetest.Counter+fillDone) == 1 })
 			m.Pause()
 			want := map[uint64]uint64{fillWritten: pages, fillWrite: diskError, fillRead: diskOK, fillDiscard: diskOK, fillAgain: diskOK}
 			if bytes == 0 {
 				want[fillAgain] = diskError // it is beyond the end
 			}
 			for at, v := range want {
-				if got := word(ram, counter+at); got != v {
+				if got := word(ram, machinetest.Counter+at); got != v {
 					t.Errorf("word %#x is %d, want %d", at, got, v)
 				}
 			}
@@ -180,7 +181,7 @@ func TestDiskRate(t *testing.T) {
 	l := newLab(t)
 	cfg := l.config()
 	cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
-	cfg.Boot = &machine.Boot{Kernel: kernel(stream)}
+	cfg.Boot = &machine.Boot{Kernel: machinetest.Kernel(stream)}
 	cfg.Limits.DiskRate = perSecond
 	m := l.make(cfg)
 	began := time.Now()
@@ -200,13 +201,13 @@ func TestDiskRate(t *testing.T) {
 		t.Errorf("%d pages were written in %v, want at most %d", written, took, most)
 	}
 	ram := cfg.Memory.(*page.Overlay)
-	eventually(t, "the source goes on", func() bool { return word(ram, counter) > written })
+	eventually(t, "the source goes on", func() bool { return word(ram, machinetest.Counter) > written })
 
 	child, childRAM := l.restore(f, 1)
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the branch goes on", func() bool { return word(childRAM, counter) > written+10*perSecond/page.Size })
+	eventually(t, "the branch goes on", func() bool { return word(childRAM, machinetest.Counter) > written+10*perSecond/page.Size })
 	for _, m := range []*machine.Machine{m, child} {
 		m.Pause()
 	}
@@ -215,7 +216,7 @@ func TestDiskRate(t *testing.T) {
 		return binary.LittleEndian.Uint16(o.Read(page.Number(off / page.Size))[off%page.Size+2:])
 	}
 	for name, o := range map[string]*page.Overlay{"source": ram, "branch": childRAM} {
-		if done, counted := index(o), uint16(word(o, counter)); done-counted > 1 {
+		if done, counted := index(o), uint16(word(o, machinetest.Counter)); done-counted > 1 {
 			t.Errorf("%s: the disk has done %d requests, the guest counted %d", name, done, counted)
 		}
 	}
@@ -225,7 +226,7 @@ func TestImpossibleLimitsAreRefused(t *testing.T) {
 	l := newLab(t)
 	cfg := l.config()
 	cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
-	cfg.Boot = &machine.Boot{Kernel: kernel(count)}
+	cfg.Boot = &machine.Boot{Kernel: machinetest.Kernel(machinetest.Count)}
 	cfg.Limits.CPU = -1
 	if _, err := machine.New(cfg); err == nil {
 		t.Error("a machine with less than no time")
@@ -240,7 +241,7 @@ func TestCPULimit(t *testing.T) {
 		l := newLab(t)
 		cfg := l.config()
 		cfg.Memory, cfg.Scratch = l.overlay(nil, ramPages), l.overlay(nil, 16)
-		cfg.Boot, cfg.Limits = &machine.Boot{Kernel: kernel(count)}, limits
+		cfg.Boot, cfg.Limits = &machine.Boot{Kernel: machinetest.Kernel(machinetest.Count)}, limits
 		machines = append(machines, l.make(cfg))
 	}
 	for _, m := range machines {
