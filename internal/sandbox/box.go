@@ -44,6 +44,7 @@ type box struct {
 	machine    *cell.VM
 	agent      *agent.Client
 	slots      chan struct{} // shared: activations in progress
+	notes      *notes        // shared
 	turn       chan struct{} // holds a token while nobody branches, suspends or replaces it
 	wakeOnce   sync.Once
 	called     chan struct{} // closed when the guest has been asked to refresh itself
@@ -75,7 +76,7 @@ func (b *box) activate(ctx context.Context) error {
 			defer func() { <-b.slots }()
 			b.wakeErr = b.refresh()
 			close(b.awake)
-			b.noteSoon()
+			b.notes.soon(b)
 			b.firstEval()
 		}()
 	})

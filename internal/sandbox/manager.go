@@ -81,6 +81,7 @@ type Manager struct {
 	paused   *records[pausedRecord]
 	writers  *writers
 	active   chan struct{} // activations in progress
+	notes    notes         // for cells
 	images   sync.RWMutex  // held for reading while an image is in use
 
 	admission admission
@@ -214,6 +215,7 @@ func (m *Manager) Abandon() error {
 		return nil
 	}
 	m.writers.drain(closeTime)
+	m.notes.flush()
 	return m.shut(false)
 }
 

@@ -155,6 +155,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		life:      c.life,
 		closed:    make(chan struct{}),
 		slots:     m.active,
+		notes:     &m.notes,
 		turn:      make(chan struct{}, 1),
 		called:    make(chan struct{}),
 		awake:     make(chan struct{}),
