@@ -1247,7 +1247,7 @@ type SnapshotRequest struct {
 	Setup [][]string `json:"setup,omitempty"`
 	Tag   string     `json:"tag"`
 
-	// VCPUs Virtual CPUs; 1 when left out.
+	// VCPUs Virtual CPUs, up to 8 of riscv64 and 16 of amd64; 1 when left out.
 	VCPUs *int `json:"vcpus,omitempty"`
 
 	// WarmUp Code that the runtime evaluates once, its results forgotten.

@@ -44,11 +44,16 @@ func (b *Board) Params() (params uint64, parts []Part) {
 	le.PutUint32(p[0x228:], commandLineBase)
 	le.PutUint32(p[0x238:], uint32(len(b.CommandLine)))
 	const ram, reserved = 1, 2
-	ranges := []struct {
+	type memory struct {
 		base, size uint64
 		kind       uint32
-	}{
-		{0, 0x9_fc00, ram}, {0x9_fc00, highMemory - 0x9_fc00, reserved}, {highMemory, b.RAMBytes - highMemory, ram},
+	}
+	ranges := []memory{{0, 0x9_fc00, ram}, {0x9_fc00, highMemory - 0x9_fc00, reserved}}
+	for i, r := range b.Map.RAM(b.RAMBytes) {
+		if i == 0 {
+			r.GPA, r.Size = highMemory, r.Size-highMemory
+		}
+		ranges = append(ranges, memory{r.GPA, r.Size, ram})
 	}
 	p[0x1e8] = byte(len(ranges))
 	for i, r := range ranges {

@@ -3,6 +3,8 @@ package board
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -63,6 +65,47 @@ func TestParams(t *testing.T) {
 	for _, name := range []string{"VR00", "VR04", "VGEN", "GED_", "_S5_"} {
 		if !strings.Contains(string(seen["DSDT"]), name) {
 			t.Errorf("there is no %s among the devices", name)
+		}
+	}
+}
+
+// TestRAM: memory surrounds the devices, and is where the kernel is told that it is.
+func TestRAM(t *testing.T) {
+	const gib = 1 << 30
+	for size, want := range map[uint64][]Range{
+		512 << 20: {{0, 0, 512 << 20}},
+		3 * gib:   {{0, 0, 3 * gib}},
+		5 * gib:   {{0, 0, 3 * gib}, {4 * gib, 3 * gib, 2 * gib}},
+	} {
+		if got := AMD64.RAM(size); !slices.Equal(got, want) {
+			t.Errorf("%d MiB lie at %v, want %v", size>>20, got, want)
+		}
+		b := Board{Map: &AMD64, RAMBytes: size, VCPUs: 1}
+		params, parts := b.Params()
+		i := slices.IndexFunc(parts, func(p Part) bool { return p.GPA == params })
+		told := map[uint64]uint64{}
+		for n := range int(parts[i].Data[0x1e8]) {
+			e := parts[i].Data[0x2d0+20*n:]
+			if binary.LittleEndian.Uint32(e[16:]) == 1 {
+				told[binary.LittleEndian.Uint64(e)] = binary.LittleEndian.Uint64(e[8:])
+			}
+		}
+		first := want[0]
+		expected := map[uint64]uint64{0: 0x9_fc00, highMemory: first.Size - highMemory}
+		for _, r := range want[1:] {
+			expected[r.GPA] = r.Size
+		}
+		if !maps.Equal(told, expected) {
+			t.Errorf("with %d MiB the kernel is told %#x, want %#x", size>>20, told, expected)
+		}
+	}
+	if got := RISCV64.RAM(5 * gib); !slices.Equal(got, []Range{{RAMBase, 0, 5 * gib}}) {
+		t.Errorf("the other board has memory at %v", got)
+	}
+	for size, ok := range map[uint64]bool{MaxRAMBytes: true, MaxRAMBytes + 2<<20: false} {
+		b := Board{Map: &AMD64, RAMBytes: size, VCPUs: 1}
+		if err := b.Validate(); (err == nil) != ok {
+			t.Errorf("%d MiB: %v", size>>20, err)
 		}
 	}
 }

@@ -21,6 +21,22 @@ type Map struct {
 	SlotIRQ  int // of the first slot; the others follow
 
 	maxCommandLine int // what the kernel keeps of it
+
+	// What does not fit between RAMBase and the devices is at another address; zero: all
+	// fits.
+	lowRAM, highRAM uint64
+}
+
+// Range is memory: where it lies, and from which offset into all memory on.
+type Range struct{ GPA, Offset, Size uint64 }
+
+// RAM returns where so many bytes of memory lie, in ascending order. The first range is
+// where kernels are loaded.
+func (m *Map) RAM(bytes uint64) []Range {
+	if m.lowRAM == 0 || bytes <= m.lowRAM {
+		return []Range{{m.RAMBase, 0, bytes}}
+	}
+	return []Range{{m.RAMBase, 0, m.lowRAM}, {m.highRAM, m.lowRAM, bytes - m.lowRAM}}
 }
 
 // The boards.
@@ -31,11 +47,12 @@ var (
 		VMGenIRQ: VMGenIRQ, RTCIRQ: RTCIRQ, SlotIRQ: virtioIRQ,
 		maxCommandLine: maxCommandLine,
 	}
-	// AMD64 has its devices above the 3 GiB that memory may have; the PC's own
-	// interrupt controllers lie above those. Interrupts are inputs of the I/O APIC
-	// which the PC's old controller does not have.
+	// AMD64 has its devices above the first 3 GiB of memory; the PC's own interrupt
+	// controllers lie above those, and the rest of memory from 4 GiB on. Interrupts are
+	// inputs of the I/O APIC which the PC's old controller does not have.
 	AMD64 = Map{
-		ISA: "amd64", RAMBase: 0, MaxRAMBytes: 3 << 30, MaxVCPUs: 16,
+		ISA: "amd64", RAMBase: 0, MaxRAMBytes: MaxRAMBytes, MaxVCPUs: 16,
+		lowRAM: 3 << 30, highRAM: 4 << 30,
 		Power: 0xd000_0000, VMGen: 0xd000_1000, Slots: 0xd000_8000,
 		VMGenIRQ: 16, SlotIRQ: 17,
 		maxCommandLine: 2047,

@@ -63,7 +63,7 @@ bytes are still on their way to the disk. Its mode says what is stored:
 	flags := cmd.Flags()
 	flags.StringVarP(&o.tag, "tag", "t", "", "`name` of the snapshot; made up for a branch if left out")
 	flags.IntVar(&o.memory, "memory-mib", 0, "RAM in `MiB` (default 512)")
-	flags.IntVar(&o.vcpus, "vcpus", 0, "`number` of virtual CPUs, 1 to 8 (default 1)")
+	flags.IntVar(&o.vcpus, "vcpus", 0, "`number` of virtual CPUs, 1 to 8, or 16 on the engine kvm (default 1)")
 	flags.IntVar(&o.disk, "disk-mib", 0, "size of the writable disk in `MiB` (default 4096)")
 	flags.StringSliceVar(&o.packages, "packages", nil, "Debian `packages` to add")
 	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "`URL` of a Debian mirror (FORKD_DEBIAN_MIRROR)")

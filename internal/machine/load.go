@@ -18,7 +18,7 @@ import (
 func load(m *board.Map, space *memory.Space, cfg Config) (*engine.Boot, error) {
 	b := board.Board{
 		Map:         m,
-		RAMBytes:    space.Slots()[0].Size(),
+		RAMBytes:    size(space),
 		VCPUs:       cfg.VCPUs,
 		CommandLine: cfg.Boot.CommandLine,
 		InitrdSize:  uint64(len(cfg.Boot.Initrd)),
@@ -28,6 +28,14 @@ func load(m *board.Map, space *memory.Space, cfg Config) (*engine.Boot, error) {
 		return loadELF(&b, space, cfg.Boot)
 	}
 	return loadImage(&b, space, cfg.Boot)
+}
+
+// size returns how many bytes of memory there are.
+func size(space *memory.Space) (bytes uint64) {
+	for _, s := range space.Slots() {
+		bytes += s.Size()
+	}
+	return bytes
 }
 
 // dtbRoom is kept at the end of RAM for the device tree.
@@ -62,12 +70,13 @@ func loadELF(b *board.Board, space *memory.Space, c *Boot) (*engine.Boot, error)
 	}
 	var parts []board.Part
 	var end uint64
+	room := b.Map.RAM(b.RAMBytes)[0].Size
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_LOAD {
 			continue
 		}
-		if p.Paddr > b.RAMBytes || p.Memsz > b.RAMBytes-p.Paddr || p.Filesz > p.Memsz {
-			return nil, fmt.Errorf("%w: a segment of %d bytes at %#x does not fit into %d MiB of guest memory", boot.ErrELF, p.Memsz, p.Paddr, b.RAMBytes>>20)
+		if p.Paddr > room || p.Memsz > room-p.Paddr || p.Filesz > p.Memsz {
+			return nil, fmt.Errorf("%w: a segment of %d bytes at %#x does not fit into %d MiB of guest memory", boot.ErrELF, p.Memsz, p.Paddr, room>>20)
 		}
 		data := make([]byte, p.Filesz)
 		if _, err := io.ReadFull(p.Open(), data); err != nil {
@@ -76,7 +85,7 @@ func loadELF(b *board.Board, space *memory.Space, c *Boot) (*engine.Boot, error)
 		parts = append(parts, board.Part{GPA: p.Paddr, Data: data})
 		end = max(end, p.Paddr+p.Memsz)
 	}
-	if err := placeInitrd(b, end, b.RAMBytes); err != nil {
+	if err := placeInitrd(b, end, room); err != nil {
 		return nil, err
 	}
 	params, tables := b.Params()
@@ -89,7 +98,7 @@ func loadELF(b *board.Board, space *memory.Space, c *Boot) (*engine.Boot, error)
 func placeInitrd(b *board.Board, kernelEnd, end uint64) error {
 	if kernelEnd+b.InitrdSize+page.Size > end {
 		return fmt.Errorf("kernel (%d MiB) and initramfs (%d MiB) do not fit into %d MiB of guest memory",
-			kernelEnd>>20, b.InitrdSize>>20, b.RAMBytes>>20)
+			kernelEnd>>20, b.InitrdSize>>20, end>>20)
 	}
 	b.InitrdStart = b.Map.RAMBase + (end-b.InitrdSize)&^(page.Size-1)
 	return b.Validate()

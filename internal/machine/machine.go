@@ -133,7 +133,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	if m.board, err = board.For(string(cfg.Engine.ISA())); err != nil {
 		return nil, err
 	}
-	if m.space, err = memory.NewSpace(memory.Slot{Base: m.board.RAMBase, Pages: cfg.Memory}); err != nil {
+	if m.space, err = memory.NewSpace(slots(m.board, cfg.Memory)...); err != nil {
 		return nil, err
 	}
 	ec := engine.Config{
@@ -163,6 +163,16 @@ func New(cfg Config) (_ *Machine, err error) {
 		}
 	}
 	return m, nil
+}
+
+// slots returns where a board has memory.
+func slots(m *board.Map, pages page.Top) (slots []memory.Slot) {
+	for _, r := range m.RAM(uint64(pages.Limit()) << page.Shift) {
+		slots = append(slots, memory.Slot{
+			Base: r.GPA, Pages: pages, First: page.Number(r.Offset >> page.Shift), Count: page.Number(r.Size >> page.Shift),
+		})
+	}
+	return slots
 }
 
 const (

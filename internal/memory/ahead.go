@@ -8,7 +8,7 @@ import "github.com/forkd-dev/forkd/internal/page"
 // Untouched returns the stack that RAM was made over, if nothing has been written
 // since; nil as well if RAM is not one slot, whose pages may lie anywhere.
 func (s *Space) Untouched() *page.Stack {
-	if len(s.slots) != 1 {
+	if len(s.slots) != 1 || s.slots[0].First != 0 {
 		return nil
 	}
 	o, ok := s.slots[0].Pages.(*page.Overlay)

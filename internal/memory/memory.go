@@ -39,10 +39,32 @@ var ErrRange = errors.New("address is not RAM")
 type Slot struct {
 	Base  uint64 // GPA, a multiple of the page size
 	Pages page.Top
+	// First and Count are the part of Pages that lies there; a Count of zero means
+	// all from First on.
+	First, Count page.Number
 }
 
 // Size returns the slot's size in bytes.
-func (s Slot) Size() uint64 { return uint64(s.Pages.Limit()) << page.Shift }
+func (s Slot) Size() uint64 {
+	if s.Count != 0 {
+		return uint64(s.Count) << page.Shift
+	}
+	return uint64(s.Pages.Limit()-s.First) << page.Shift
+}
+
+// check reports a part that the pages do not have, or that another slot has too.
+func (s Slot) check(others []region) error {
+	if limit := s.Pages.Limit(); s.First > limit || s.Count > limit-s.First {
+		return fmt.Errorf("memory slot at %#x has pages %d to %d of %d", s.Base, s.First, uint64(s.First)+uint64(s.Count), limit)
+	}
+	end := s.First + page.Number(s.Size()>>page.Shift)
+	for _, o := range others {
+		if o.Pages == s.Pages && s.First < o.First+page.Number(o.Size()>>page.Shift) && o.First < end {
+			return fmt.Errorf("memory slots at %#x and %#x have pages in common", o.Base, s.Base)
+		}
+	}
+	return nil
+}
 
 // Space is the guest-physical address space. Its slots are fixed when it is
 // made; it is safe for concurrent use as far as page look-ups go.
@@ -70,12 +92,15 @@ func NewSpace(slots ...Slot) (*Space, error) {
 	slices.SortFunc(slots, func(a, b Slot) int { return cmp.Compare(a.Base, b.Base) })
 	sp, end, pages := new(Space), uint64(0), 0
 	for _, s := range slots {
+		if err := s.check(sp.slots); err != nil {
+			return nil, err
+		}
 		if s.Base%page.Size != 0 || s.Base < end || s.Base+s.Size() < s.Base {
 			return nil, fmt.Errorf("memory slot at %#x of %d bytes overlaps another or is misaligned", s.Base, s.Size())
 		}
 		end = s.Base + s.Size()
 		sp.slots = append(sp.slots, region{s, pages})
-		pages += int(s.Pages.Limit())
+		pages += int(s.Size() >> page.Shift)
 	}
 	sp.Share(1, nil)
 	return sp, nil
@@ -95,14 +120,15 @@ func (s *Space) find(gpa uint64) (*region, page.Number, bool) {
 	for i := range s.slots {
 		r := &s.slots[i]
 		if off := gpa - r.Base; gpa >= r.Base && off < r.Size() {
-			return r, page.Number(off >> page.Shift), true
+			return r, r.First + page.Number(off>>page.Shift), true
 		}
 	}
 	return nil, 0, false
 }
 
-// index returns the index of page n of the region among all pages.
-func (r *region) index(n page.Number) int { return r.first + int(n) }
+// index returns the index of page n of the region among all pages, and gpa where it is.
+func (r *region) index(n page.Number) int  { return r.first + int(n-r.First) }
+func (r *region) gpa(n page.Number) uint64 { return r.Base + uint64(n-r.First)<<page.Shift }
 
 // ReadPage returns the page that holds gpa, or nil if that is not RAM. The page
 // must not be written. The pointer is for use at once: it is stale when the page
@@ -178,7 +204,7 @@ func (s *Space) moveLocked(r *region, n page.Number) (*page.Page, error) {
 	p, moved, err := r.Pages.Write(n)
 	if moved {
 		for _, v := range s.views {
-			v.forget(r.index(n), Place{r.Base + uint64(n)<<page.Shift, old})
+			v.forget(r.index(n), Place{r.gpa(n), old})
 		}
 	}
 	return p, err

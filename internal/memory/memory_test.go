@@ -19,7 +19,7 @@ func slot(t testing.TB, base uint64, pages page.Number, quota int) Slot {
 	o := page.NewOverlay(s, arena, quota)
 	s.Release()
 	t.Cleanup(o.Close)
-	return Slot{base, o}
+	return Slot{Base: base, Pages: o}
 }
 
 // space has RAM at [0x1000, 0x4000), [0x4000, 0x6000) and [0x10000, 0x11000).
@@ -38,6 +38,38 @@ func (s *Space) owned() (n int) {
 		n += slot.Pages.Pages()
 	}
 	return n
+}
+
+// TestSlotsOfOneOverlay: parts of the same pages lie in several places.
+func TestSlotsOfOneOverlay(t *testing.T) {
+	whole := slot(t, 0, 8, 0).Pages
+	s, err := NewSpace(Slot{Base: 0x10_0000, Pages: whole, First: 3}, Slot{Base: 0x1000, Pages: whole, Count: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gpa, n := range map[uint64]page.Number{0x1000: 0, 0x3000: 2, 0x10_0000: 3, 0x10_4000: 7} {
+		if err := s.PutUint64(gpa+8, gpa); err != nil {
+			t.Fatal(err)
+		}
+		if got := binary.LittleEndian.Uint64(whole.Read(n)[8:]); got != gpa {
+			t.Errorf("page %d has %#x, want %#x", n, got, gpa)
+		}
+	}
+	for _, gpa := range []uint64{0, 0x4000, 0xf_f000, 0x10_5000} {
+		if err := s.PutUint64(gpa, 1); !errors.Is(err, ErrRange) {
+			t.Errorf("writing at %#x: %v", gpa, err)
+		}
+	}
+	for name, slots := range map[string][]Slot{
+		"too many pages":  {{Base: 0, Pages: whole, First: 4, Count: 5}},
+		"beyond the end":  {{Base: 0, Pages: whole, First: 9}},
+		"pages in common": {{Base: 0, Pages: whole, Count: 4}, {Base: 0x10_0000, Pages: whole, First: 3}},
+		"all and a part":  {{Base: 0, Pages: whole}, {Base: 0x10_0000, Pages: whole, First: 7, Count: 1}},
+	} {
+		if _, err := NewSpace(slots...); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
 }
 
 func TestNewSpace(t *testing.T) {

@@ -26,7 +26,7 @@ func TestAccessesAreInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer flat.Close()
-	flatSpace, err := NewSpace(Slot{0, flat})
+	flatSpace, err := NewSpace(Slot{Pages: flat})
 	if err != nil {
 		t.Fatal(err)
 	}

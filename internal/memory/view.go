@@ -143,7 +143,7 @@ func (v *View) Guard(gpa uint64, p *page.Page) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	guarded, at := !slices.Contains(s.lent, r.index(n)), Place{r.Base + uint64(n)<<page.Shift, p}
+	guarded, at := !slices.Contains(s.lent, r.index(n)), Place{r.gpa(n), p}
 	for _, w := range s.views {
 		if w == v || !w.written.has(r.index(n)) {
 			continue

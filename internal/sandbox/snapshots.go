@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/image"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -146,7 +147,7 @@ func (m *Manager) CreateSnapshot(ctx context.Context, spec SnapshotSpec, progres
 	if progress == nil {
 		progress = func(Progress) {}
 	}
-	spec, err := checkSpec(spec)
+	spec, err := checkSpec(spec, m.opts.Engine.ISA)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ const (
 	MaxMemoryMiB = 64 << 10
 	MinDiskMiB   = 16
 	MaxDiskMiB   = 256 << 10
-	MaxVCPUs     = board.MaxVCPUs
+	MaxVCPUs     = 16 // on the board that has room for most; see board.Map
 )
 
 const (
@@ -183,7 +184,11 @@ const (
 	defaultDiskMiB   = 4096
 )
 
-func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
+func checkSpec(spec SnapshotSpec, isa engine.ISA) (SnapshotSpec, error) {
+	most, err := board.For(string(isa))
+	if err != nil {
+		return spec, err
+	}
 	if !snapshot.ValidTag(spec.Tag) {
 		return spec, badTag(spec.Tag)
 	}
@@ -207,8 +212,8 @@ func checkSpec(spec SnapshotSpec) (SnapshotSpec, error) {
 		return spec, fail(InvalidArgument, "", "memory must be an even number of MiB from %d to %d, not %d", MinMemoryMiB, MaxMemoryMiB, spec.MemoryMiB)
 	case spec.DiskMiB < MinDiskMiB || spec.DiskMiB > MaxDiskMiB:
 		return spec, fail(InvalidArgument, "", "disk must be %d to %d MiB, not %d", MinDiskMiB, MaxDiskMiB, spec.DiskMiB)
-	case spec.VCPUs < 1 || spec.VCPUs > MaxVCPUs:
-		return spec, fail(InvalidArgument, "", "a machine has 1 to %d vCPUs, not %d", MaxVCPUs, spec.VCPUs)
+	case spec.VCPUs < 1 || spec.VCPUs > most.MaxVCPUs:
+		return spec, fail(InvalidArgument, "", "a %s machine has 1 to %d vCPUs, not %d", isa, most.MaxVCPUs, spec.VCPUs)
 	}
 	return spec, nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/forkd-dev/forkd/internal/engine"
 )
 
 func TestCheckSpec(t *testing.T) {
@@ -27,7 +29,7 @@ func TestCheckSpec(t *testing.T) {
 		{"nine vCPUs", SnapshotSpec{Tag: "x", VCPUs: 9}, InvalidArgument, nil},
 		{"fewer than one vCPU", SnapshotSpec{Tag: "x", VCPUs: -1}, InvalidArgument, nil},
 	} {
-		got, err := checkSpec(tc.spec)
+		got, err := checkSpec(tc.spec, engine.RISCV64)
 		var e *Error
 		switch {
 		case tc.code == "" && err != nil:
@@ -37,5 +39,16 @@ func TestCheckSpec(t *testing.T) {
 		case tc.code == "" && !slices.Equal(got.Modules, tc.modules):
 			t.Errorf("%s: modules %v, want %v", tc.name, got.Modules, tc.modules)
 		}
+	}
+}
+
+// TestSnapshotSpecOfAMD64: its board has room for more vCPUs.
+func TestSnapshotSpecOfAMD64(t *testing.T) {
+	if _, err := checkSpec(SnapshotSpec{Tag: "x", VCPUs: MaxVCPUs}, engine.AMD64); err != nil {
+		t.Errorf("%d vCPUs: %v", MaxVCPUs, err)
+	}
+	var e *Error
+	if _, err := checkSpec(SnapshotSpec{Tag: "x", VCPUs: MaxVCPUs + 1}, engine.AMD64); !errors.As(err, &e) || e.Code != InvalidArgument {
+		t.Errorf("%d vCPUs: %v", MaxVCPUs+1, err)
 	}
 }

@@ -5,8 +5,8 @@ package kvm_test
 import (
 	"bytes"
 	"fmt"
-
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,8 +32,11 @@ func guest() {
 	for _, d := range devices {
 		names = append(names, d.Name())
 	}
-	fmt.Fprintf(log, "guest: cpus %s, clock %s, devices %s\n",
-		strings.TrimSpace(string(cpus)), strings.TrimSpace(string(clock)), strings.Join(names, " "))
+	memory, _ := os.ReadFile("/proc/meminfo")
+	fields := strings.Fields(string(memory)) // MemTotal: n kB
+	kib, _ := strconv.Atoi(fields[1])
+	fmt.Fprintf(log, "guest: %d MiB, cpus %s, clock %s, devices %s\n",
+		kib>>10, strings.TrimSpace(string(cpus)), strings.TrimSpace(string(clock)), strings.Join(names, " "))
 }
 
 // screen is a console that can be read meanwhile.
@@ -55,7 +58,7 @@ func (s *screen) String() string {
 }
 
 // TestLinux boots Debian's kernel to its first process, which finds its processors,
-// its clock and the board's devices, and switches the machine off.
+// its clock, the board's devices and its memory, and switches the machine off.
 func TestLinux(t *testing.T) {
 	if os.Getenv("FORKD_TEST_KVM") == "" {
 		t.Skip("set FORKD_TEST_KVM=1: on a busy machine an emulated host takes minutes for it")
@@ -70,11 +73,16 @@ func TestLinux(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	memory := newMemory(t, e, 512<<20)
+	for _, c := range []struct{ vcpus, mib int }{{1, 512}, {2, 512}, {2, 5 << 10}, {16, 512}} {
+		t.Run(fmt.Sprintf("%d-%dMiB", c.vcpus, c.mib), func(t *testing.T) { bootLinux(t, e, kernel, initrd, c.vcpus, c.mib) })
+	}
+}
+
+func bootLinux(t *testing.T, e engine.Engine, kernel, initrd []byte, vcpus, mib int) {
 	var console screen
 	m, err := machine.New(machine.Config{
-		Engine: e, VCPUs: 2, Memory: memory, Root: page.NewStack(1), Scratch: page.NewOverlay(page.NewStack(1), page.NewArena(), 0),
-		Console: &console, Entropy: zeros{},
+		Engine: e, VCPUs: vcpus, Memory: newMemory(t, e, mib<<20), Root: page.NewStack(1),
+		Scratch: page.NewOverlay(page.NewStack(1), page.NewArena(), 0), Console: &console, Entropy: zeros{},
 		Boot: &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: "earlyprintk=ttyS0,keep panic=-1 mitigations=off random.trust_cpu=on"},
 	})
 	if err != nil {
@@ -86,15 +94,24 @@ func TestLinux(t *testing.T) {
 	}
 	select {
 	case <-m.Done():
-	case <-time.After(2 * time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatalf("the guest does not end; its console:\n%s", console.String())
 	}
 	if end := m.Ending(); end.Err != nil || end.Exit != engine.Off {
 		t.Fatalf("the guest ended: %v; its console:\n%s", end, console.String())
 	}
-	want := "guest: cpus 0-1, clock kvm-clock, devices ACPI0013:00 FORK0001:00 LNRO0005:00 LNRO0005:01 LNRO0005:02 LNRO0005:03 LNRO0005:04 "
+	cpus := "0"
+	if vcpus > 1 {
+		cpus = fmt.Sprintf("0-%d", vcpus-1)
+	}
+	want := ", cpus " + cpus + ", clock kvm-clock, devices ACPI0013:00 FORK0001:00 LNRO0005:00 LNRO0005:01 LNRO0005:02 LNRO0005:03 LNRO0005:04 "
 	if !strings.Contains(console.String(), want) {
 		t.Errorf("the guest did not find what the board has; its console:\n%s", console.String())
+	}
+	var has int
+	_, told, _ := strings.Cut(console.String(), "] guest: ")
+	if _, err := fmt.Sscanf(told, "%d MiB", &has); err != nil || has > mib || has < mib*4/5 {
+		t.Errorf("the guest has %d MiB of memory, want nearly %d (%v); its console:\n%s", has, mib, err, console.String())
 	}
 }
 

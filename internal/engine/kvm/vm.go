@@ -101,7 +101,7 @@ func (m *vm) equip() error {
 		if !ok {
 			return errors.New("guest memory does not lie side by side: it must come from the engine's NewMemory")
 		}
-		region := memoryRegion{slot: uint32(i), gpa: s.Base, size: s.Size(), hva: hostAddress(flat.Memory())}
+		region := memoryRegion{slot: uint32(i), gpa: s.Base, size: s.Size(), hva: hostAddress(flat.Memory()[uint64(s.First)<<page.Shift:])}
 		if err := give(m.fd, setMemoryRegion, &region); err != nil {
 			return fmt.Errorf("mapping %d MiB of memory at %#x: %w", s.Size()>>20, s.Base, err)
 		}
