@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/hosttest"
 	"github.com/forkd-dev/forkd/internal/image/debian"
 )
 
@@ -58,8 +59,13 @@ var suite struct {
 	failed bool   // to prepare
 }
 
-func TestMain(m *testing.M) {
-	status := m.Run()
+func TestMain(m *testing.M) { hosttest.Main(runner{m}, onKVM) }
+
+// runner runs the tests and clears up.
+type runner struct{ m *testing.M }
+
+func (r runner) Run() (status int) {
+	status = r.m.Run()
 	if suite.daemon != nil {
 		suite.daemon.stop()
 		if report := crash(suite.daemon.log.String()); report != "" {
@@ -70,7 +76,7 @@ func TestMain(m *testing.M) {
 	if suite.base != "" && !suite.keep {
 		os.RemoveAll(suite.base)
 	}
-	os.Exit(status)
+	return status
 }
 
 // shared returns the daemon that the tests share, with its snapshot made.
@@ -95,17 +101,12 @@ func shared(t *testing.T) *daemon {
 }
 
 func prepare() error {
-	var err error
-	if suite.base = os.Getenv("FORKD_TEST_HOME"); suite.base != "" {
-		suite.keep = true
-		err = os.MkdirAll(suite.base, 0o700)
-	} else {
-		suite.base, err = os.MkdirTemp("", "forkd-e2e-")
+	home, err := "home", error(nil)
+	if usesKVM() {
+		home, err = kvmHome, useKVM()
+	} else if err = makeBase(); err == nil {
+		err = build("riscv64")
 	}
-	if err != nil {
-		return err
-	}
-	key, err := build()
 	if err != nil {
 		return err
 	}
@@ -113,32 +114,40 @@ func prepare() error {
 	if err := os.Setenv("FORKD_CELL_ALONE", "2m"); err != nil {
 		return err
 	}
-	home := filepath.Join(suite.base, "home")
-	if suite.daemon, err = startDaemon(home); err != nil {
+	if suite.daemon, err = startDaemon(filepath.Join(suite.base, home)); err != nil {
 		return err
 	}
-	suite.agent = key
 	return makeSnapshot(suite.daemon, snapshotRequest)
 }
 
+// makeBase chooses the directory for homes and programs.
+func makeBase() (err error) {
+	if suite.base = os.Getenv("FORKD_TEST_HOME"); suite.base != "" {
+		suite.keep = true
+		return os.MkdirAll(suite.base, 0o700)
+	}
+	suite.base, err = os.MkdirTemp("", "forkd-e2e-")
+	return err
+}
+
 // build builds the program as the Makefile does, without writing into the source
-// tree, and returns a hash of the agent.
-func build() (key string, err error) {
+// tree, with an agent for guests of an ISA.
+func build(isa string) error {
 	root, err := filepath.Abs("../..")
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := noteSources(root); err != nil {
-		return "", err
+		return err
 	}
-	agent := filepath.Join(suite.base, "forkd-agent")
+	agent := filepath.Join(suite.base, "forkd-agent."+isa)
 	overlay := filepath.Join(suite.base, "overlay.json")
 	suite.bin = filepath.Join(suite.base, "forkd")
 	text, _ := json.Marshal(map[string]any{"Replace": map[string]string{
-		filepath.Join(root, "cmd/forkd/guest/forkd-agent.riscv64"): agent,
+		filepath.Join(root, "cmd/forkd/guest/forkd-agent."+isa): agent,
 	}})
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
-		return "", err
+		return err
 	}
 	host := []string{"-overlay", overlay, "-ldflags=-X main.version=e2e", "-o", suite.bin, "./cmd/forkd"}
 	hostEnv := "CGO_ENABLED=0"
@@ -146,19 +155,20 @@ func build() (key string, err error) {
 		host, hostEnv = append([]string{"-race"}, host...), "CGO_ENABLED=1"
 	}
 	for _, step := range []struct{ env, args []string }{
-		{[]string{"GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0"}, []string{"-buildvcs=false", "-ldflags=-s -w", "-o", agent, "./cmd/forkd-agent"}},
+		{[]string{"GOOS=linux", "GOARCH=" + isa, "CGO_ENABLED=0"}, []string{"-buildvcs=false", "-ldflags=-s -w", "-o", agent, "./cmd/forkd-agent"}},
 		{[]string{hostEnv}, host},
 	} {
 		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, step.args...)...)
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), step.env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%s: %w\n%s", cmd, err, out)
+			return fmt.Errorf("%s: %w\n%s", cmd, err, out)
 		}
 	}
 	program, err := os.ReadFile(agent)
 	sum := sha256.Sum256(program)
-	return hex.EncodeToString(sum[:]), err
+	suite.agent = hex.EncodeToString(sum[:])
+	return err
 }
 
 // noteSources looks at all sources, so that "go test" knows that a result is

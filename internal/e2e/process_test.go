@@ -55,7 +55,7 @@ func forkd(home string, args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, setting)
 		}
 	}
-	cmd.Env = append(cmd.Env, "FORKD_HOME="+home)
+	cmd.Env = append(cmd.Env, "FORKD_HOME="+home, "FORKD_ENGINE="+engineName())
 	return cmd
 }
 

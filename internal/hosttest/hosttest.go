@@ -61,13 +61,19 @@ const forceEnv = "FORKD_TEST_EMULATE"
 // missing is why there is no host with KVM, or nil.
 var missing error
 
+// Runner runs tests, as a testing.M does.
+type Runner interface{ Run() (status int) }
+
+// Inside tells whether the tests run in an emulated host.
+func Inside() bool { return os.Getenv(insideEnv) != "" }
+
 // Main runs the tests of a package; its TestMain does nothing else.
-func Main(m *testing.M, files Files) {
-	if os.Getpid() == 1 {
+func Main(m Runner, files Files) {
+	if os.Getpid() == 1 && (files.Guest != nil || hasErrand()) {
 		initialize(files.Guest)
 	}
 	flag.Parse()
-	if listing() || os.Getenv(insideEnv) != "" || files.Unless != "" && os.Getenv(files.Unless) == "" {
+	if listing() || Inside() || files.Unless != "" && os.Getenv(files.Unless) == "" {
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -91,7 +97,7 @@ func Main(m *testing.M, files Files) {
 
 // start prepares the tests and runs them here or inside. An error means that they
 // cannot run.
-func start(ctx context.Context, m *testing.M, files Files) (status int, err error) {
+func start(ctx context.Context, m Runner, files Files) (status int, err error) {
 	real := opens() && kvm.Virtualizes() == nil && os.Getenv(forceEnv) == ""
 	if !real {
 		if _, err := exec.LookPath(emulator); err != nil {

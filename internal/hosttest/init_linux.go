@@ -22,10 +22,16 @@ type errand struct {
 
 const errandPath = "/errand.json"
 
+// hasErrand tells the emulated host from others.
+func hasErrand() bool {
+	_, err := os.Stat(errandPath)
+	return err == nil
+}
+
 // initialize is the first process of the emulated host, or of a guest of the tests.
 // It does not return.
 func initialize(guest func()) {
-	if _, err := os.Stat(errandPath); err == nil {
+	if hasErrand() {
 		status, err := runInside()
 		report(status, err)
 	} else if err := mountAll(); err == nil && guest != nil {
@@ -41,6 +47,9 @@ func runInside() (status int, err error) {
 		return 0, err
 	}
 	if err := loadModules(); err != nil {
+		return 0, err
+	}
+	if err := loopback(); err != nil {
 		return 0, err
 	}
 	var e errand
@@ -104,6 +113,24 @@ func loadModules() error {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("loading %s: %w", name, err)
 		}
+	}
+	return nil
+}
+
+// loopback has the host reach itself over the network.
+func loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		return fmt.Errorf("switching the loopback interface on: %w", err)
 	}
 	return nil
 }

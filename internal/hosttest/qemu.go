@@ -42,9 +42,14 @@ func run(ctx context.Context, h *host, initrd, work string, files Files) (status
 	if err != nil {
 		return 0, err
 	}
+	in, err := q.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
 	if err := q.Start(); err != nil {
 		return 0, err
 	}
+	go keepAwake(in)
 	status, done, err := relay(out, os.Stdout)
 	q.Process.Kill() // it has nothing more to say
 	q.Wait()
@@ -57,6 +62,27 @@ func run(ctx context.Context, h *host, initrd, work string, files Files) (status
 		return 0, fmt.Errorf("%w: it ended early; its console:\n%s", errBroken, tail(console))
 	}
 	return status, nil
+}
+
+// heartbeat is how often the emulated host is woken, by a character that its terminal
+// driver takes for itself: go on with what was held back (XON).
+const (
+	heartbeat = 500 * time.Millisecond
+	goOn      = 0x11
+)
+
+// keepAwake sends something to the second serial port until that fails. QEMU's emulation of SVM can lose the note that an interrupt waits: it changes
+// the word that has it without the lock that others take for it. The host's processor
+// then sleeps for ever, although its interrupt controller has the timer's interrupt
+// pending. Any other interrupt has QEMU look again.
+func keepAwake(port io.WriteCloser) {
+	defer port.Close()
+	for {
+		time.Sleep(heartbeat)
+		if _, err := port.Write([]byte{goOn}); err != nil {
+			return
+		}
+	}
 }
 
 // relay copies lines until the last one.
