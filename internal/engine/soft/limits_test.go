@@ -1,6 +1,8 @@
 package soft
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,7 +34,9 @@ type rival struct {
 }
 
 // What vCPUs get is what their machine's limits say, by the instructions that they have
-// executed. The host may be busy, so there is much tolerance.
+// executed. The host may be busy with something else, so there is much tolerance, and
+// more than one attempt; and what it takes away from a machine with a bound counts as
+// used, so there only too much is wrong.
 func TestLimitsOfProcessorTime(t *testing.T) {
 	one := engine.Config{VCPUs: 1}
 	with := func(cpu float64, weight int) engine.Config {
@@ -52,18 +56,32 @@ func TestLimitsOfProcessorTime(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := compete(t, c.processors, c.rivals)
-			for i, r := range c.rivals {
-				least := r.want / 2
-				if r.cfg.CPU > 0 {
-					least = r.want / 10 // what the host takes away it does not get back
+			const attempts = 4
+			for n := 1; ; n++ {
+				wrong := disagreements(c.rivals, compete(t, c.processors, c.rivals))
+				if len(wrong) == 0 {
+					return
 				}
-				if share := got[i] / got[0]; share < least || share > r.want*2 {
-					t.Errorf("machine %d has executed %.2f times what the first has, want %.2f", i, share, r.want)
+				if n == attempts {
+					t.Fatal(strings.Join(wrong, "; "))
 				}
 			}
 		})
 	}
+}
+
+// disagreements tells which machines have not executed what they should have.
+func disagreements(rivals []rival, executed []float64) (wrong []string) {
+	for i, r := range rivals {
+		share, least := executed[i]/executed[0], r.want/2
+		if r.cfg.CPU > 0 {
+			least = r.want / 10
+		}
+		if share < least || share > r.want*2 {
+			wrong = append(wrong, fmt.Sprintf("machine %d has executed %.2f times what the first has, want %.2f", i, share, r.want))
+		}
+	}
+	return wrong
 }
 
 // compete runs machines for a while and returns how many instructions each has
