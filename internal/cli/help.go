@@ -45,8 +45,9 @@ FORKD_HUB_TOKEN      bearer token for the hub
 FORKD_DEBIAN_MIRROR  Debian mirror for new snapshots; the one of the host's own apt
                      sources otherwise
 FORKD_ENGINE         engine of the daemon: soft, which emulates riscv64 guests, or kvm,
-                     which runs amd64 guests on the processor; auto or not set: soft.
-                     It counts where the daemon starts, as does FORKD_JIT
+                     which runs amd64 guests on the processor; auto or not set: what
+                     suits host and data directory ("forkd doctor" tells). It counts
+                     where the daemon starts, as does FORKD_JIT
 FORKD_JIT            off: the daemon interprets guest code and translates none of it;
                      on or not set: it translates where the host allows. It counts where
                      the daemon starts, so end one that runs ("forkd stop") first;

@@ -64,5 +64,6 @@ func useKVM() error {
 		return err
 	}
 	suite.agent = string(key)
-	return nil
+	// What is copied of a home has it.
+	return os.MkdirAll(filepath.Join(suite.base, kvmHome, "cache"), 0o700)
 }

@@ -100,10 +100,16 @@ type VM interface {
 	VCPUs() []VCPU
 	// Line returns input n of the interrupt controller, n from 1.
 	Line(n int) irq.Line
-	// Post has fn called at an instruction boundary on the goroutine of a vCPU
-	// that is in Run, or at the start of its next Run. It wakes a waiting vCPU,
-	// may be called from any goroutine, returns at once, and keeps order.
+	// Post has fn called while a vCPU is in Run, be it at an instruction boundary of
+	// that or beside it, or at the start of the next Run; never while none is. It may
+	// be called from any goroutine, returns at once, and keeps order. A vCPU that
+	// waits is woken by the interrupt that comes of it.
 	Post(fn func())
+	// Time returns the guest's time counter. It follows Config.Clock, but for what two
+	// clocks of the host drift apart.
+	//
+	// Preconditions: no vCPU is in Run.
+	Time() time.Duration
 	// Save appends sections for vCPUs and interrupt controller.
 	//
 	// Preconditions: no vCPU is in Run, and none of the posted functions is

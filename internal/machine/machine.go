@@ -400,7 +400,7 @@ func (m *Machine) freeze() (f *Frozen, err error) {
 	err = page.Guard(func() error {
 		m.vm.Drain()
 		var w state.Writer
-		w.Section(clockSection, clockVersion).U64(uint64(m.clock.now()))
+		w.Section(clockSection, clockVersion).U64(uint64(m.vm.Time()))
 		m.vm.Save(&w)
 		m.devices.save(&w)
 		f = &Frozen{State: w.Bytes(), Memory: m.overlay.Seal(), Scratch: m.scratch.Seal()}

@@ -5,7 +5,7 @@ import x64 "github.com/forkd-dev/forkd/internal/riscv/jit/amd64"
 // x86ParallelPrograms returns the programs for several vCPUs, and what is easier to write
 // with their assembler.
 func x86ParallelPrograms() map[string][]byte {
-	programs := map[string][]byte{"restart": x86Assemble((*smp).restart), "sweep": x86Assemble((*smp).sweep)}
+	programs := map[string][]byte{"restart": x86Assemble((*smp).restart), "sweep": x86Assemble((*smp).sweep), "time": x86Assemble((*smp).time)}
 	add := func(name string, vcpus int, body func(*smp)) {
 		programs[name] = x86Assemble(func(a *smp) { a.parallel(vcpus, func() { body(a) }) })
 	}
@@ -500,5 +500,28 @@ func (a *smp) sweep() {
 	a.Jcc(x64.NE, next)
 	a.compare(n, 1, x64.NE, again)
 	a.st(x64.At(xDevice, regSignal), n)
+	a.Jmp(again)
+}
+
+// time leaves how fast its time counter counts, in kHz, and tells the counter whenever
+// the first word has changed.
+func (a *smp) time() {
+	const last = x64.R8
+	a.MovRI(x64.RAX, 0x4000_0010)
+	a.raw(0x0f, 0xa2) // cpuid
+	a.MovRI(xDevice, x86Device)
+	a.st(at(8), x64.RAX)
+	a.MovRI(last, 0)
+	again, wait := a.mark(), a.NewLabel()
+	a.raw(0x0f, 0x31) // rdtsc
+	a.ShiftRI(x64.SHL, x64.W64, x64.RDX, 32)
+	a.ALURR(x64.OR, x64.W64, x64.RAX, x64.RDX)
+	a.st(x64.At(xDevice, regSignal), x64.RAX)
+	a.Bind(wait)
+	a.Pause()
+	a.ld(x64.RAX, at(0))
+	a.ALURR(x64.CMP, x64.W64, x64.RAX, last)
+	a.Jcc(x64.E, wait)
+	a.MovRR(x64.W64, last, x64.RAX)
 	a.Jmp(again)
 }

@@ -62,6 +62,7 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"interrupt", testInterrupt},
 		{"interrupt-pending", testInterruptPending},
 		{"timer", testTimer},
+		{"time", testTime},
 		{"post-order", testPostOrder},
 		{"post-wakes", testPostWakes},
 		{"post-write-is-seen", testPostWriteIsSeen},

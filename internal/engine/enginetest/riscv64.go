@@ -59,6 +59,7 @@ func rvPrograms() map[string][]byte {
 		"touch-all": rvProgram(rvTouchAll),
 		"two":       rvProgram(rvTwo),
 		"sweep":     rvProgram(rvSweep),
+		"time":      rvProgram(rvTime),
 	}
 	maps.Copy(programs, rvParallelPrograms())
 	return programs
@@ -303,5 +304,21 @@ func rvSweep(a *rv.Asm) {
 	a.LI(t0, 1)
 	a.B(rv.BNE, s3, t0, "again")
 	a.S(rv.SD, s3, regSignal, s0)
+	a.J(zero, "again")
+}
+
+// rvTime leaves how fast its time counter counts, in kHz, and tells the counter whenever
+// the first word has changed.
+func rvTime(a *rv.Asm) {
+	a.LI(t0, 10_000)
+	a.S(rv.SD, t0, 8, s1)
+	a.LI(s3, 0)
+	a.Label("again")
+	a.CSR(rv.CSRRS, t0, hart.CSRTime, zero)
+	a.S(rv.SD, t0, regSignal, s0)
+	a.Label("wait")
+	a.I(rv.LD, t0, s1, 0)
+	a.B(rv.BEQ, t0, s3, "wait")
+	a.I(rv.ADDI, s3, t0, 0)
 	a.J(zero, "again")
 }

@@ -189,6 +189,42 @@ func testTimer(t *testing.T, f *fixture) {
 	}
 }
 
+// testTime: the guest's time counter follows the machine's clock, also in a machine that
+// was made a while before it runs.
+func testTime(t *testing.T, f *fixture) {
+	const slack = time.Millisecond // of roundings, and of two clocks
+	clock := func() time.Duration { return time.Since(f.started) }
+	f.boot("time")
+	before := clock()
+	signals := f.device.signals()
+	done := f.start()
+	wantTime := func(what string) {
+		t.Helper()
+		ticks := await(t, signals)
+		got, after := time.Duration(float64(ticks)/float64(f.word(8))*1e6), clock()
+		if got < before-slack || got > after+slack {
+			t.Errorf("%s the counter is %v, want %v to %v", what, got, before, after)
+		}
+	}
+	wantTime("in a new machine")
+	f.pause(done)
+	// Neither is the saved state older, nor younger, than the counter that is in it.
+	saved, vm := f.save(), f.vm
+	if got := vm.Time(); got < before-slack || got > clock()+slack {
+		t.Errorf("the time is said to be %v, want %v to %v", got, before, clock())
+	}
+	f.make(nil, f.parse(saved))
+	time.Sleep(300 * time.Millisecond) // for which it is not executed
+	before = clock()
+	if err := f.memory.PutUint64(f.isa.ramBase+dataOffset, 1); err != nil {
+		t.Fatal(err)
+	}
+	signals = f.device.signals()
+	done = f.start()
+	wantTime("in a machine of a saved state")
+	f.pause(done)
+}
+
 func testPostOrder(t *testing.T, f *fixture) {
 	f.boot("spin")
 	const posters, each = 4, 200

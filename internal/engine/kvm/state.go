@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/state"
@@ -22,7 +23,8 @@ const (
 func vcpuKind(id int) string { return fmt.Sprintf("vcpu/amd64/%d", id) }
 
 const (
-	msrTSC = 0x10
+	msrTSC         = 0x10
+	msrTSCDeadline = 0x6e0
 	// The MSRs of another hypervisor's interface, which guests here are not offered.
 	hyperVFirst = 0x4000_0000
 	hyperVLast  = 0x4000_01ff
@@ -34,9 +36,27 @@ const (
 // frozen is what passes with time in a machine that has not run yet since it was
 // restored.
 type frozen struct {
-	clock uint64    // nanoseconds
-	tsc   []uint64  // by vCPU
-	count [][4]byte // of the local APICs' timers, by vCPU
+	clock uint64 // nanoseconds
+	vcpus []frozenVCPU
+}
+
+// frozenVCPU is a vCPU's part of it. Its time stamp counter is not set before the first
+// Run: setting it a second time within a second makes the kernel believe that the first
+// was meant, and was late. The deadline of its timer is a value of the counter.
+type frozenVCPU struct {
+	tsc, deadline uint64
+	count         [4]byte // of the local APIC's timer
+}
+
+// at returns where one of the MSRs is kept that are set with the clocks, or nil.
+func (f *frozenVCPU) at(index uint32) *uint64 {
+	switch index {
+	case msrTSC:
+		return &f.tsc
+	case msrTSCDeadline:
+		return &f.deadline
+	}
+	return nil
 }
 
 // registers are what a vCPU consists of besides its MSRs, in the order in which they
@@ -113,10 +133,11 @@ func (v *vcpu) save(w *state.Writer, indexes []uint32) error {
 		return err
 	}
 	if f := v.vm.frozen.Load(); f != nil {
-		copy(r.lapic[timerCount:], f.count[v.id][:])
+		own := &f.vcpus[v.id]
+		copy(r.lapic[timerCount:], own.count[:])
 		for i := range values {
-			if values[i].index == msrTSC {
-				values[i].data = f.tsc[v.id]
+			if kept := own.at(values[i].index); kept != nil {
+				values[i].data = *kept
 			}
 		}
 	}
@@ -150,7 +171,7 @@ func (v *vcpu) readMSRs(indexes []uint32) (values []msr, err error) {
 }
 
 // restore takes a vCPU's section. What the kernel refuses is no state of a vCPU.
-func (v *vcpu) restore(r *state.Reader, f *frozen) error {
+func (v *vcpu) restore(r *state.Reader, f *frozenVCPU) error {
 	d, err := r.Take(vcpuKind(v.id), vcpuVersion)
 	if err != nil {
 		return err
@@ -165,21 +186,25 @@ func (v *vcpu) restore(r *state.Reader, f *frozen) error {
 		}
 		copy(into, b)
 	}
-	var t msrTable
-	if t.n = d.U32(); t.n > maxMSRs {
+	n := d.U32()
+	if n > maxMSRs {
 		d.Fail("too many MSRs")
 		return d.Done()
 	}
-	for i := range t.entries[:t.n] {
-		t.entries[i].index, t.entries[i].data = d.U32(), d.U64()
-		if t.entries[i].index == msrTSC {
-			f.tsc[v.id] = t.entries[i].data
+	var t msrTable
+	for range n {
+		x := msr{index: d.U32(), data: d.U64()}
+		if kept := f.at(x.index); kept != nil {
+			*kept = x.data
+			continue
 		}
+		t.entries[t.n] = x
+		t.n++
 	}
 	if err := d.Done(); err != nil {
 		return err
 	}
-	copy(f.count[v.id][:], x.lapic[timerCount:])
+	copy(f.count[:], x.lapic[timerCount:])
 	for _, p := range parts {
 		if err := p.set(v, &x); err != nil {
 			return refused(v.id, err)
@@ -249,9 +274,9 @@ func (m *vm) save(w *state.Writer) error {
 
 // restore takes the sections of the machine.
 func (m *vm) restore(r *state.Reader) error {
-	f := &frozen{tsc: make([]uint64, len(m.vcpus)), count: make([][4]byte, len(m.vcpus))}
-	for _, v := range m.vcpus {
-		if err := v.restore(r, f); err != nil {
+	f := &frozen{vcpus: make([]frozenVCPU, len(m.vcpus))}
+	for i, v := range m.vcpus {
+		if err := v.restore(r, &f.vcpus[i]); err != nil {
 			return err
 		}
 	}
@@ -297,23 +322,60 @@ func (m *vm) start() error {
 func (m *vm) setClocks() error {
 	f := m.frozen.Swap(nil)
 	if f == nil {
-		f = &frozen{tsc: make([]uint64, len(m.vcpus))}
+		f = &frozen{vcpus: make([]frozenVCPU, len(m.vcpus))}
 	}
 	now := uint64(m.clock())
 	clock := clockData{clock: max(now, f.clock)}
 	if err := give(m.fd, setClock, &clock); err != nil {
 		return fmt.Errorf("setting the guest's clock: %w", err)
 	}
-	high, low := bits.Mul64(now, m.tscKHz)
-	ticks, _ := bits.Div64(high, low, 1e6) // of so many nanoseconds; a guest does not live for centuries
+	ticks, ok := scale(now, m.tscKHz, 1e6)
+	if !ok {
+		return fmt.Errorf("%w: the guest's time of %d ns is more than it can count", state.ErrCorrupt, now)
+	}
 	for i, v := range m.vcpus {
 		t := msrTable{n: 1}
-		t.entries[0] = msr{index: msrTSC, data: max(ticks, f.tsc[i])}
-		if _, err := count(v.fd, setMSRs, &t); err != nil {
-			return fmt.Errorf("setting the time stamp counter of vCPU %d: %w", i, err)
+		t.entries[0] = msr{index: msrTSC, data: max(ticks, f.vcpus[i].tsc)}
+		if deadline := f.vcpus[i].deadline; deadline != 0 {
+			t.entries[1] = msr{index: msrTSCDeadline, data: deadline}
+			t.n = 2
+		}
+		if n, err := count(v.fd, setMSRs, &t); err != nil || n != int(t.n) {
+			return fmt.Errorf("setting the time stamp counter of vCPU %d: %d of %d set: %w", i, n, t.n, err)
 		}
 	}
 	return nil
+}
+
+// scale returns x times a by b, if that is a number.
+func scale(x, a, b uint64) (uint64, bool) {
+	high, low := bits.Mul64(x, a)
+	if high >= b {
+		return 0, false
+	}
+	q, _ := bits.Div64(high, low, b)
+	return q, true
+}
+
+// mostDrift is how far the time stamp counter and the host's clock may drift apart, as a
+// part of the guest's time.
+const mostDrift = 1000
+
+// Time implements engine.VM. A guest can set its counter; then the counter does not tell
+// its time.
+func (m *vm) Time() time.Duration {
+	tsc := uint64(0)
+	if f := m.frozen.Load(); f != nil {
+		tsc = f.vcpus[0].tsc
+	} else if values, err := m.vcpus[0].readMSRs([]uint32{msrTSC}); err == nil && len(values) == 1 {
+		tsc = values[0].data
+	}
+	clock := m.clock()
+	ns, ok := scale(tsc, 1e6, m.tscKHz)
+	if drift := time.Duration(ns) - clock; !ok || drift.Abs() > clock/mostDrift+time.Second {
+		return clock
+	}
+	return time.Duration(ns)
 }
 
 // enter puts the first vCPU at the start of a kernel.
