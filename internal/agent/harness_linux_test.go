@@ -236,7 +236,7 @@ func wantCode(t *testing.T, err error, code wire.Code) *wire.Error {
 // eventually waits for something that happens soon but not at once.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 1000 {
+	for range 4000 {
 		if ok() {
 			return
 		}
