@@ -505,6 +505,37 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// TestRecoverEmptyCells: daemons that die one after the other do not pile up cells.
+func TestRecoverEmptyCells(t *testing.T) {
+	dir := shortDir(t)
+	for range 3 {
+		l := newLab(t, dir, func(o *Options) { o.Patience = 10 * time.Millisecond })
+		if _, err := l.Recover(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(time.Minute); len(l.Cells()) > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d empty cells stay", len(l.Cells()))
+			}
+		}
+		if _, err := l.Fresh(); err != nil { // kept ready
+			t.Fatal(err)
+		}
+		if c := l.shared("x"); c.Name == "" { // nothing lives in it any more
+			t.Fatal("no cell")
+		}
+		// As when a daemon is killed.
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		for _, c := range l.Cells() {
+			c.leave()
+			<-c.gone
+		}
+		l.store.Close()
+	}
+}
+
 // TestRecordsOfOthers: a process that only has the number of a cell is left alone.
 func TestRecordsOfOthers(t *testing.T) {
 	dir := shortDir(t)

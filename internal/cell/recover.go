@@ -87,10 +87,17 @@ func (h *Host) recover(r record) (*Found, error) {
 		}
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.cells[c.Name] = c
 	if r.Key != "" {
 		h.keyed[r.Key] = c
+	}
+	h.mu.Unlock()
+	switch {
+	case len(f.VMs) > 0:
+	case r.Key == "":
+		c.Quit() // it was kept ready, and this daemon makes its own
+	default:
+		c.rest()
 	}
 	return f, nil
 }
