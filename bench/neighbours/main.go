@@ -102,8 +102,8 @@ func measure(ctx context.Context, c *client.Client, o options, n neighbour) ([]t
 		}
 		commands.Wait()
 	}()
-	took, err := evaluate(ctx, c, boxes[0].ID, o.code, 50) // warms up
-	if err != nil {
+	const warm = 50
+	if _, err := evaluate(ctx, c, boxes[0].ID, o.code, warm); err != nil {
 		return nil, err
 	}
 	if n.command != "" {
@@ -115,7 +115,7 @@ func measure(ctx context.Context, c *client.Client, o options, n neighbour) ([]t
 		}
 	}
 	time.Sleep(2 * time.Second)
-	took, err = evaluate(ctx, c, boxes[0].ID, o.code, o.evaluations)
+	took, err := evaluate(ctx, c, boxes[0].ID, o.code, o.evaluations)
 	slices.Sort(took)
 	return took, err
 }
