@@ -58,6 +58,11 @@ func cells(home string, c *choice, log *slog.Logger) (*cell.Program, error) {
 			return nil, err
 		}
 	}
+	switch how := os.Getenv(jailEnv); how {
+	case "", "on", "off":
+	default:
+		return nil, &daemon.Error{Message: fmt.Sprintf("%s=%s: it is on or off", jailEnv, how), Hint: "unset it, or see `forkd help environment`"}
+	}
 	if os.Getenv(jailEnv) == "off" {
 		log.Warn("processes of machines are not confined", jailEnv, "off")
 		return p, nil

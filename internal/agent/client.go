@@ -137,6 +137,11 @@ func (c *Client) callOff(number uint64) {
 	_ = c.order(ctx, wire.OpResume, wire.ResumeRequest{Branch: number})
 }
 
+// LetGo ends whatever branch was begun before now, so that the guest goes on. If it is not held that changes nothing.
+func (c *Client) LetGo(ctx context.Context) error {
+	return c.order(ctx, wire.OpResume, wire.ResumeRequest{Branch: uint64(time.Now().UnixNano())})
+}
+
 // Release lets the processes go on, and tells how long they stood still as the guest saw it.
 func (h *Held) Release() (time.Duration, error) {
 	defer h.call.close()

@@ -43,6 +43,10 @@ type Launcher interface {
 	Launch(name string, l *net.UnixListener, scratch *os.File) (*process, error)
 	// Recover takes over processes of an earlier daemon. What is left of others it ends.
 	Recover(ctx context.Context, known []*jail.Process) error
+	// Confines tells whether the processes are in jail.
+	Confines() bool
+	// Close gives up what is for all processes, once there are none.
+	Close()
 }
 
 // Host is the cells of a daemon.
@@ -313,6 +317,9 @@ func (h *Host) Close(quit bool) {
 			h.opts.Log.Warn("a cell does not end", "cell", c.Name)
 			c.conn.Close()
 		}
+	}
+	if quit {
+		h.opts.Launch.Close()
 	}
 }
 

@@ -72,6 +72,16 @@ func (p *Program) Launch(name string, l *net.UnixListener, scratch *os.File) (*p
 	return started, nil
 }
 
+// Confines is that of Launcher.
+func (p *Program) Confines() bool { return p.Jail != nil }
+
+// Close is that of Launcher.
+func (p *Program) Close() {
+	if p.Jail != nil {
+		p.Jail.Close()
+	}
+}
+
 // Recover takes over processes that an earlier daemon has started, and ends those that
 // are not known by their names (Launcher).
 func (p *Program) Recover(ctx context.Context, known []*jail.Process) error {
@@ -92,8 +102,10 @@ type Within struct {
 	NewEngine func() engine.Engine
 }
 
-// Recover does nothing (Launcher).
+// Recover, Confines and Close have nothing to do (Launcher).
 func (*Within) Recover(context.Context, []*jail.Process) error { return nil }
+func (*Within) Confines() bool                                 { return false }
+func (*Within) Close()                                         {}
 
 // Launch runs a cell (Launcher).
 func (w *Within) Launch(name string, l *net.UnixListener, scratch *os.File) (*process, error) {

@@ -41,7 +41,7 @@ func (h *Host) write(r record) error {
 	}
 	temp := h.path(r.Name, ".new")
 	if err := os.WriteFile(temp, append(b, '\n'), 0o600); err != nil {
-		return err
+		return errors.Join(err, os.Remove(temp))
 	}
 	return os.Rename(temp, h.path(r.Name, recordSuffix))
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
@@ -42,9 +43,20 @@ func (h *Host) Recover() (all []Found, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking for cells: %w", err)
 	}
+	// At the same time: one that does not answer must not keep the others waiting.
+	type result struct {
+		f   *Found
+		err error
+	}
+	results := make([]result, len(records))
+	var wg sync.WaitGroup
+	for i, r := range records {
+		wg.Go(func() { results[i].f, results[i].err = h.recover(r) })
+	}
+	wg.Wait()
 	var inmates []*jail.Process
-	for _, r := range records {
-		f, err := h.recover(r)
+	for i, r := range records {
+		f, err := results[i].f, results[i].err
 		if err != nil {
 			h.opts.Log.Warn("what lived in a cell is lost", "cell", r.Name, "process", r.PID, "error", err)
 			if err := r.kill(); err != nil {
@@ -88,10 +100,15 @@ func (h *Host) recover(r record) (*Found, error) {
 	}
 	h.mu.Lock()
 	h.cells[c.Name] = c
-	if r.Key != "" {
+	// What lives in one that is not confined goes on; nothing more is put into it.
+	usable := r.Jail != nil || !h.opts.Launch.Confines()
+	if r.Key != "" && usable {
 		h.keyed[r.Key] = c
 	}
 	h.mu.Unlock()
+	if !usable {
+		h.opts.Log.Warn("a cell of an earlier daemon is not confined", "cell", r.Name, "process", r.PID)
+	}
 	switch {
 	case len(f.VMs) > 0:
 	case r.Key == "":

@@ -207,13 +207,16 @@ func (v *VM) Counters() engine.Counters {
 // Refresh asks for the figures of the machine.
 func (v *VM) Refresh() { v.cell.Refresh(v) }
 
+// statsTime is how long a cell may take to tell figures. Then the last ones stay.
+const statsTime = time.Second
+
 // Refresh asks for the figures of some machines of the cell, or of all.
 func (c *Cell) Refresh(vms ...*VM) {
 	var ask wire.Stats
 	for _, v := range vms {
 		ask.VMs = append(ask.VMs, v.id)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	ctx, cancel := context.WithTimeout(context.Background(), statsTime)
 	defer cancel()
 	var stats []wire.Stat
 	if _, err := c.call(ctx, wire.OpStats, ask, nil, &stats); err != nil {

@@ -63,6 +63,21 @@ func (f *factory) existing() (*client.Client, error) {
 	return f.client("unix://" + client.Socket(home))
 }
 
+// withSandboxes is existing for who asks for sandboxes: if a daemon that is gone has left
+// some, one is started.
+func (f *factory) withSandboxes(ctx context.Context) (*client.Client, error) {
+	if f.named() == "" {
+		home, err := client.Home()
+		if err != nil {
+			return nil, err
+		}
+		if launch.Left(home) {
+			return f.connect(ctx)
+		}
+	}
+	return f.existing()
+}
+
 func (f *factory) named() string { return cmp.Or(f.url, os.Getenv("FORKD_URL")) }
 
 // client takes a URL that is malformed for a mistake of the user's: those that

@@ -43,7 +43,7 @@ func (o *killOptions) run(ctx context.Context, ids []string) error {
 	if err := o.check(ids); err != nil {
 		return err
 	}
-	c, err := o.f.existing()
+	c, err := o.f.withSandboxes(ctx)
 	if err != nil {
 		return err
 	}

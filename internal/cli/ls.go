@@ -40,7 +40,7 @@ func newLs(f *factory) *cobra.Command {
 }
 
 func (o *lsOptions) run(ctx context.Context) error {
-	c, err := o.f.existing()
+	c, err := o.f.withSandboxes(ctx)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ type usage struct {
 }
 
 func (o *statsOptions) run(ctx context.Context, named []string) error {
-	c, err := o.f.existing()
+	c, err := o.f.withSandboxes(ctx)
 	if err != nil {
 		return err
 	}

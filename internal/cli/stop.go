@@ -51,6 +51,17 @@ func (o *stopOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if pid == 0 && !o.keep && launch.Left(home) {
+		// Who wants everything to end means those, too, that an earlier daemon has left.
+		c, err := o.f.connect(ctx)
+		if err != nil {
+			return err
+		}
+		c.Close()
+		if pid, err = launch.Find(ctx, home); err != nil {
+			return err
+		}
+	}
 	if pid != 0 && !o.keep {
 		if err := o.suspend(ctx, home); err != nil {
 			return err

@@ -162,3 +162,58 @@ func ownerOf(t *testing.T, d *daemon, id string) int {
 	}
 	return info.PID
 }
+
+// TestDaemonDiesInTheMiddle: what was being done to a sandbox when the daemon died has been
+// done or has not, and the sandbox can be used, once, and ended.
+func TestDaemonDiesInTheMiddle(t *testing.T) {
+	home := cloneHome(t)
+	d := serve(t, home)
+	id := d.forkWith(t, client.ForkRequest{SnapshotTag: tag, TimeoutSecs: client.Ptr(3600.)})[0]
+	d.eval(t, id, "x = 1; blob = bytearray(numpy.random.bytes(60 << 20))")
+	if _, err := d.Branch(limited(t, patience), id, client.BranchRequest{Tag: "before", Wait: client.Ptr(true)}); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 9 {
+		d.eval(t, id, "x = 1; blob[::4096] = bytes(len(blob[::4096]))")
+		do := []func(context.Context){
+			func(ctx context.Context) { d.Pause(ctx, id) },
+			func(ctx context.Context) { d.Rollback(ctx, id, "before") },
+			func(ctx context.Context) {
+				d.Branch(ctx, id, client.BranchRequest{Tag: fmt.Sprint("cut-", round), Wait: client.Ptr(true)})
+			},
+		}[round%3]
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			do(context.Background())
+		}()
+		time.Sleep(time.Duration(3+7*round) * time.Millisecond)
+		d.killAlone()
+		<-done
+		d = serve(t, home)
+		all, err := d.Sandboxes(limited(t, patience))
+		if err != nil || len(all) != 1 || all[0].ID != id {
+			t.Fatalf("round %d: %+v, %v", round, all, err)
+		}
+		if all[0].State == "paused" {
+			d.resume(t, id)
+		}
+		if got := value[int](t, d, id, "x + 1"); got != 2 {
+			t.Errorf("round %d: x + 1 is %d", round, got)
+		}
+		d.sh(t, id, "true")
+	}
+	info, err := d.Sandbox(limited(t, patience), id)
+	if err != nil || info.ExpiresAt == nil {
+		t.Errorf("its lifetime is lost: %+v, %v", info, err)
+	}
+	// Ended is ended, also for the daemons to come.
+	if err := d.Kill(limited(t, patience), id); err != nil {
+		t.Fatal(err)
+	}
+	d.killAlone()
+	d = serve(t, home)
+	if all, err := d.Sandboxes(limited(t, patience)); err != nil || len(all) != 0 {
+		t.Errorf("what was ended is there: %+v, %v", all, err)
+	}
+}

@@ -41,6 +41,7 @@ type box struct {
 	created    time.Time
 	restored   time.Time // when its machine was made: after created if it was rolled back or resumed
 	workspace  string    // that it is, if any
+	fleeting   bool      // a later daemon ends it; guarded by mu
 	machine    *cell.VM
 	agent      *agent.Client
 	slots      chan struct{} // shared: activations in progress

@@ -117,6 +117,7 @@ func (m *Manager) transient(ctx context.Context, tag string) (*box, error) {
 		return nil, m.openError(tag, err)
 	}
 	c := birthOf(ForkSpec{Tag: tag})
+	c.fleeting = true
 	done, err := m.admit(c.need(fmt.Sprintf("deriving from %q", tag)))
 	if err != nil {
 		return nil, err

@@ -157,6 +157,7 @@ type birth struct {
 	source    *string // id of the sandbox that it was branched from, if its snapshot does not say
 	workspace string
 	names     names // that it has already, if any
+	fleeting  bool  // it is to be gone should the daemon end now
 	created   time.Time
 	terms
 	life

@@ -82,6 +82,7 @@ type Manager struct {
 	writers  *writers
 	active   chan struct{} // activations in progress
 	notes    notes         // for cells
+	settling sync.Mutex    // held while a sandbox that was found is registered
 	images   sync.RWMutex  // held for reading while an image is in use
 
 	admission admission

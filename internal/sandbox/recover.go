@@ -48,6 +48,7 @@ type boxNote struct {
 	Created    time.Time       `json:"created"`
 	Restored   time.Time       `json:"restored"`
 	Awake      bool            `json:"awake,omitempty"`
+	Fleeting   bool            `json:"fleeting,omitempty"` // it ends with the daemon that made it
 	Expires    time.Time       `json:"expires,omitzero"`
 	LifetimeMS int64           `json:"lifetime_ms,omitempty"`
 	Front      json.RawMessage `json:"front,omitempty"`
@@ -57,7 +58,7 @@ type boxNote struct {
 // the sandbox yet.
 func (b *box) noteNow() boxNote {
 	n := boxNote{
-		ID: b.id, Tag: b.tag, Source: b.source, Workspace: b.workspace, Names: b.names, Created: b.created, Restored: b.restored,
+		ID: b.id, Tag: b.tag, Source: b.source, Workspace: b.workspace, Names: b.names, Created: b.created, Restored: b.restored, Fleeting: b.fleeting,
 		Awake: b.isAwake() && b.wakeErr == nil, Expires: b.expires, LifetimeMS: b.lifetime.Milliseconds(), Front: b.front,
 	}
 	if b.base != b.tag {
@@ -145,16 +146,17 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 		snaps[s.ID] = snap
 		defer snap.Release()
 	}
-	for _, v := range f.VMs {
+	each(len(f.VMs), func(i int) {
+		v := f.VMs[i]
 		if v.Source == 0 { // a snapshot was being made, for somebody who is gone
 			v.Close()
-			continue
+			return
 		}
-		if err := m.recoverBox(v, snaps[v.Source]); err != nil {
+		if err := m.recoverBox(ctx, v, snaps[v.Source]); err != nil {
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
 			v.Close()
 		}
-	}
+	})
 }
 
 // recoverSource returns what sandboxes were forked from.
@@ -178,9 +180,26 @@ func (m *Manager) recoverSource(ctx context.Context, f cell.Found, s cell.FoundS
 	return snap, nil
 }
 
+// settle registers a sandbox that was found. A daemon that died when it had just put a
+// machine in the place of another has left both; the later one counts.
+func (m *Manager) settle(b *box) error {
+	m.settling.Lock()
+	defer m.settling.Unlock()
+	if other := m.lookup(b.id); other != nil {
+		if other.restored.After(b.restored) {
+			return fmt.Errorf("another machine has taken its place")
+		}
+		m.drop(other, reasonRolled)
+	}
+	return m.register(b)
+}
+
+// releaseTime bounds how long a guest may take to go on.
+const releaseTime = 10 * time.Second
+
 // recoverBox takes over one sandbox. What was done to its machine when the daemon ended
 // is not done any more, so it runs, if it ever did.
-func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
+func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot.Snapshot) error {
 	var n boxNote
 	var t termsNote
 	if err := json.Unmarshal(v.Note, &n); err != nil {
@@ -192,6 +211,10 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
 	if snap == nil || n.ID == "" || !n.Names.valid() {
 		return fmt.Errorf("its note does not tell what it is of")
 	}
+	if n.Fleeting {
+		v.Close()
+		return nil
+	}
 	b := m.newBox(snap.Manifest, n.birth(t.terms()))
 	b.restored = n.Restored
 	b.enter(v.VM, snap)
@@ -201,11 +224,17 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
 		}
 	}
 	if n.Awake {
+		// A pause or a branch that was under way has left the guest standing still.
+		ctx, cancel := context.WithTimeout(ctx, releaseTime)
+		defer cancel()
+		if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
+			m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
+		}
 		b.wakeOnce.Do(func() {})
 		close(b.called)
 		close(b.awake)
 	}
-	if err := m.register(b); err != nil {
+	if err := m.settle(b); err != nil {
 		return err
 	}
 	v.OnEnd(func() { m.retire(b) })

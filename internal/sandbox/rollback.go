@@ -30,6 +30,7 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 	}
 	next, err := m.spawn(ctx, src, birth{
 		id: b.id, tag: tag, first: b.first, workspace: b.workspace, created: b.created, terms: b.terms,
+		fleeting: true, // until it is in the place of the other
 	})
 	if err != nil {
 		return nil, wrap(err, "rolling sandbox %s back to %q", id, tag)
@@ -101,7 +102,7 @@ func (m *Manager) replace(b, next *box) error {
 	life := b.life // as of now
 	b.mu.Unlock()
 	next.mu.Lock()
-	next.life = life
+	next.life, next.fleeting = life, false
 	m.arm(next)
 	next.noteLocked()
 	next.mu.Unlock()

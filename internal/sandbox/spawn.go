@@ -152,6 +152,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		restored:  time.Now(),
 		idling:    idling{last: time.Now()},
 		workspace: c.workspace,
+		fleeting:  c.fleeting,
 		life:      c.life,
 		closed:    make(chan struct{}),
 		slots:     m.active,
