@@ -48,7 +48,7 @@ func (c *count) String() string {
 	return strconv.Itoa(int(*c))
 }
 
-func (c *count) Type() string { return "int" }
+func (c *count) Type() string { return "count" }
 
 func (c *count) Set(text string) error {
 	n, err := strconv.Atoi(text)
@@ -69,7 +69,7 @@ func (p *processors) String() string {
 	return strconv.FormatFloat(float64(*p), 'g', -1, 64)
 }
 
-func (p *processors) Type() string { return "float" }
+func (p *processors) Type() string { return "processors" }
 
 func (p *processors) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)
