@@ -52,6 +52,7 @@ type Launcher interface {
 // Host is the cells of a daemon.
 type Host struct {
 	opts Options
+	gaps sync.Once // they are logged
 
 	mu     sync.Mutex
 	cells  map[string]*Cell   // by name; guarded by mu
@@ -224,6 +225,9 @@ func (h *Host) launch(name string) (*Cell, error) {
 	c, _, err := connect(h, name, socket, p)
 	if err != nil {
 		return nil, errors.Join(err, p.end())
+	}
+	if len(c.Jail) > 0 {
+		h.gaps.Do(func() { h.opts.Log.Info("walls that cells lack on this host", "walls", c.Jail) })
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
