@@ -7,6 +7,8 @@ N       ?= 100
 
 AGENT   := cmd/forkd/guest/forkd-agent
 GUESTS  := riscv64 amd64
+# End-to-end tests that need nothing but a daemon, so that they run in an emulated host.
+E2E_KVM := ^(TestForkContract|TestFilesComeBackAsTheyWere|TestRollback|TestPackNeedsNothingOfWhereItWasMade|TestForkOfASandbox|TestManyBranches)$$
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 export CGO_ENABLED ?= 0
@@ -38,6 +40,7 @@ test: build ## run the whole test suite
 
 test-kvm: ## run the tests of the engine kvm and of jails, in an emulated host (needs qemu-system-x86)
 	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/jail ./internal/engine/kvm ./internal/e2e/kvm
+	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v -run '$(E2E_KVM)' ./internal/e2e
 
 test-go-std: build ## run many of Go's own tests in a guest, on both executors
 	FORKD_TEST_GO_STD=1 $(GO) test -timeout 3h -run TestGoStandardLibrary -v ./internal/e2e

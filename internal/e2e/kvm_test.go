@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/hosttest"
 	"github.com/forkd-dev/forkd/internal/image"
@@ -12,7 +13,7 @@ import (
 // Where FORKD_TEST_KVM is set, the tests have a daemon whose engine is kvm; on a host
 // without KVM they run in an emulated one. There is no more in it than the program and
 // an image, so that is for tests which need nothing else: name them with -run.
-var onKVM = hosttest.Files{Prepare: prepareKVM, Unless: "FORKD_TEST_KVM", MemoryMiB: 6 << 10}
+var onKVM = hosttest.Files{Prepare: prepareKVM, Unless: "FORKD_TEST_KVM", MemoryMiB: 6 << 10, Patience: 28 * time.Minute}
 
 const kvmHome = "home-kvm"
 

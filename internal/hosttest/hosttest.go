@@ -14,6 +14,7 @@
 package hosttest
 
 import (
+	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
@@ -46,6 +47,8 @@ type Files struct {
 	Unless string
 	// MemoryMiB is the emulated host's memory; default 2048.
 	MemoryMiB int
+	// Patience bounds the life of the emulated host; default 15 minutes.
+	Patience time.Duration
 	// Guest, if not nil, is what the test program does as the first process of a
 	// guest of the tests, with the file systems of a kernel mounted. The guest is
 	// switched off when it returns. See Kernel.
@@ -117,15 +120,11 @@ func start(ctx context.Context, m Runner, files Files) (status int, err error) {
 	if real {
 		return m.Run(), nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errHangs)
+	patience := cmp.Or(files.Patience, 15*time.Minute)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the emulated host has not ended after %v", patience))
 	defer cancel()
 	return emulate(ctx, files)
 }
-
-// patience bounds the life of an emulated host.
-const patience = 15 * time.Minute
-
-var errHangs = fmt.Errorf("the emulated host has not ended after %v", patience)
 
 // Need skips a test on a host without KVM that cannot emulate one either.
 func Need(t testing.TB) {

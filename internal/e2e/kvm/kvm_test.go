@@ -155,7 +155,8 @@ func TestKVM(t *testing.T) {
 }
 
 // testUser goes the way of a user: children that differ, a branch of one of them in the
-// middle of its work, a child of the branch, and a limit that this engine cannot keep.
+// middle of its work, a child of the branch, and a child that wants more
+// memory than it may have.
 func testUser(t *testing.T) {
 	ids := strings.Fields(must(t, "fork", "--tag", "py", "-n", "3", "--quiet"))
 	if len(ids) != 3 {
@@ -182,7 +183,10 @@ func testUser(t *testing.T) {
 	child := must(t, "fork", "--tag", "branch", "--quiet")
 	want(t, "2", "eval", "--child", child, "--", "x")
 	want(t, "kept", "exec", "--child", child, "--", "cat", "/root/file")
-	if _, err := forkd(t, "fork", "--tag", "py", "--memory-limit-mib", "64"); err == nil || !strings.Contains(err.Error(), "cannot limit") {
-		t.Errorf("a memory limit: %v", err)
+	limited := must(t, "fork", "--tag", "py", "--memory-limit-mib", "16", "--quiet")
+	want(t, "1", "eval", "--child", limited, "--", "1")
+	if out, err := forkd(t, "eval", "--child", limited, "--", "len(b'x' * (130 << 20))"); err == nil || !strings.Contains(err.Error(), "out of memory") {
+		t.Errorf("a child that needs more than its limit: %q, %v", out, err)
 	}
+	want(t, "0", "eval", "--child", ids[0], "--", "x")
 }
