@@ -30,9 +30,9 @@ type Cell struct {
 	// Jail tells, in words, what it could not be kept from.
 	Jail []string
 
-	socket string
 	proc   *process
 	conn   *wire.Conn
+	guests *wire.Guests
 	last   atomic.Uint64 // number that was given to something
 	gone   chan struct{} // closed when the connection has ended
 
@@ -59,12 +59,12 @@ type held struct {
 
 // connect connects to a cell and hears what it has. The caller receives afterwards.
 func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, error) {
-	conn, err := dialOpening(socket, wire.Opening{Control: true})
+	control, guests, err := dial(socket)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connecting to cell %s: %w", name, err)
 	}
 	c := &Cell{
-		host: h, Name: name, socket: socket, proc: p, conn: wire.NewConn(conn), gone: make(chan struct{}),
+		host: h, Name: name, proc: p, conn: control, guests: guests, gone: make(chan struct{}),
 		calls: make(map[uint64]chan *wire.Message), vms: make(map[uint64]*VM),
 		layers: make(map[uint64]*held), numbers: make(map[*page.Layer]uint64),
 		sources: make(map[*snapshot.Snapshot]*source), saved: make(map[uint64]page.Digest),
@@ -72,6 +72,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 	// Numbers of an earlier daemon are smaller.
 	c.last.Store(uint64(time.Now().UnixNano()))
 	go c.receive()
+	go c.serveGuests()
 	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
 	defer cancel()
 	var state wire.State
@@ -86,21 +87,47 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 // helloTime bounds the first answer of a cell.
 const helloTime = 30 * time.Second
 
-// dialOpening connects to a cell's socket and says what for.
-func dialOpening(socket string, o wire.Opening) (*net.UnixConn, error) {
+// dial makes the two connections to a cell.
+func dial(socket string) (*wire.Conn, *wire.Guests, error) {
+	control, err := dialFor(socket, wire.Control)
+	if err != nil {
+		return nil, nil, err
+	}
+	streams, err := dialFor(socket, wire.Streams)
+	if err != nil {
+		control.Close()
+		return nil, nil, err
+	}
+	link, err := wire.NewLink(streams)
+	if err != nil {
+		control.Close()
+		streams.Close()
+		return nil, nil, err
+	}
+	return wire.NewConn(control), wire.NewGuests(link), nil
+}
+
+// dialFor connects to a cell's socket and says what for.
+func dialFor(socket string, p wire.Purpose) (*net.UnixConn, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: socket})
 	if err != nil {
 		return nil, err
 	}
-	b, err := o.AppendBinary(nil)
-	if err == nil {
-		_, err = conn.Write(b)
-	}
-	if err != nil {
+	if _, err := conn.Write(wire.Opening(p)); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return conn, nil
+}
+
+// serveGuests carries connections into guests until one of the two connections to the
+// cell ends, and the other with it.
+func (c *Cell) serveGuests() {
+	err := c.guests.Serve()
+	if errors.Is(err, wire.ErrMalformed) {
+		c.host.opts.Log.Warn("a cell does not make sense any more", "cell", c.Name, "error", err)
+	}
+	c.conn.Close()
 }
 
 func (c *Cell) number() uint64 { return c.last.Add(1) }
@@ -218,6 +245,7 @@ func (c *Cell) receive() {
 		}
 	}
 	c.conn.Close()
+	c.guests.Close()
 	c.end(err)
 }
 

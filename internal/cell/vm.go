@@ -24,7 +24,7 @@ type VM struct {
 	onEnd   func()        // called once, on a goroutine of its own, when it ends by itself
 	age     time.Duration // the guest's time counter when the machine was made
 	zero    atomic.Int64  // see wire.Started
-	starts  atomic.Int64  // as of when the next Open starts it, see wire.Opening; 0: it does not
+	starts  atomic.Int64  // as of when the next Open starts it, see wire.Open; 0: it does not
 	done    chan struct{}
 	ending  machine.Ending // written before done is closed
 	endOnce sync.Once
@@ -132,7 +132,7 @@ func (v *VM) SetNote(note json.RawMessage) error {
 
 // Dial connects to a vsock port of the guest, and waits until it answers.
 func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
-	s, err := v.stream(wire.Opening{VM: v.id, Port: port, Wait: true})
+	s, err := v.stream(wire.Open{VM: v.id, Port: port, Wait: true})
 	if err != nil {
 		return nil, err
 	}
@@ -153,24 +153,15 @@ func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 // Open is Dial for one of our own services in the guest, without waiting for its
 // answer.
 func (v *VM) Open(_ context.Context, port uint32) (net.Conn, error) {
-	return v.stream(wire.Opening{VM: v.id, Port: port, Start: v.starts.Swap(0)})
+	return v.stream(wire.Open{VM: v.id, Port: port, Start: v.starts.Swap(0)})
 }
 
-// stream connects to the cell for a connection into the guest. What it is for the cell
-// hears with the first bytes.
-func (v *VM) stream(o wire.Opening) (*wire.Stream, error) {
-	opening, err := o.AppendBinary(nil)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: v.cell.socket})
+// stream makes a connection into the guest. Of that the cell hears with the first
+// bytes.
+func (v *VM) stream(o wire.Open) (*wire.Stream, error) {
+	s, err := v.cell.guests.Open(o)
 	if err != nil {
 		return nil, v.dialError(o.Port, err)
-	}
-	s, err := wire.NewStream(conn, opening)
-	if err != nil {
-		conn.Close()
-		return nil, err
 	}
 	return s, nil
 }

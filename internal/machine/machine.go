@@ -31,6 +31,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/memory"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/state"
+	"github.com/forkd-dev/forkd/internal/vsock"
 )
 
 // ErrEnded reports that the machine runs no more.
@@ -419,10 +420,10 @@ func (m *Machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 	return conn, err
 }
 
-// Open is Dial for one of our own services in the guest, without waiting for its
-// answer; see vsock.Mux.Open.
-func (m *Machine) Open(_ context.Context, port uint32) (net.Conn, error) {
-	conn, err := m.devices.mux.Open(port)
+// Relay connects to a vsock port of the guest for somebody who carries bytes on; see
+// vsock.Mux.Relay.
+func (m *Machine) Relay(port uint32, wait bool, to vsock.Receiver) (*vsock.Relay, error) {
+	conn, err := m.devices.mux.Relay(port, wait, to)
 	if err != nil && m.ended() {
 		return nil, fmt.Errorf("%w: %s", ErrEnded, m.ending)
 	}

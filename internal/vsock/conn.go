@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/conn"
 	"github.com/forkd-dev/forkd/internal/virtio/virtq"
 	virtio "github.com/forkd-dev/forkd/internal/virtio/vsock"
 )
@@ -35,9 +36,10 @@ const (
 // Conn is a connection to a program in the guest (net.Conn). Its methods may
 // be called from any goroutine.
 type Conn struct {
-	mux           *Mux // immutable
-	pair          pair // immutable
-	local, remote Addr // immutable
+	mux           *Mux     // immutable
+	pair          pair     // immutable
+	local, remote Addr     // immutable
+	to            Receiver // of a Relay, whose bytes are never in the buffer in; immutable
 
 	// All below is guarded by mux.mu.
 
@@ -47,24 +49,24 @@ type Conn struct {
 	due    uint8
 	err    error // why it ended
 
-	in       buffer // from the guest, not read yet
-	received uint32 // bytes that the guest sent, and
-	consumed uint32 // of those, bytes that are not in the buffer any more;
-	told     uint32 // what the guest knows of consumed. All wrap.
-	eof      bool   // the guest sends no more
+	in       conn.Buffer // from the guest, not read yet
+	received uint32      // bytes that the guest sent, and
+	consumed uint32      // of those, bytes that are not in the buffer any more;
+	told     uint32      // what the guest knows of consumed. All wrap.
+	eof      bool        // the guest sends no more
 
-	out       buffer // from Write, not taken by the device yet
-	sent      uint32 // bytes that the device took; wraps
-	peerAlloc uint32 // the guest's receive buffer
-	peerFwd   uint32 // what the guest's program consumed; wraps
-	asked     bool   // for credit, since there was some last
-	peerDeaf  bool   // the guest receives no more
-	shut      bool   // CloseWrite was called
-	closed    bool   // Close was called
+	out       conn.Buffer // from Write, not taken by the device yet
+	sent      uint32      // bytes that the device took; wraps
+	peerAlloc uint32      // the guest's receive buffer
+	peerFwd   uint32      // what the guest's program consumed; wraps
+	asked     bool        // for credit, since there was some last
+	peerDeaf  bool        // the guest receives no more
+	shut      bool        // CloseWrite was called
+	closed    bool        // Close was called
 	linger    *time.Timer
 
 	readable, writable          sync.Cond
-	readDeadline, writeDeadline deadline
+	readDeadline, writeDeadline conn.Deadline
 }
 
 // LocalAddr returns the host's end, and RemoteAddr the guest's.
@@ -84,10 +86,10 @@ func (c *Conn) Read(b []byte) (int, error) {
 		switch {
 		case c.closed:
 			return 0, c.error("read", net.ErrClosed)
-		case c.readDeadline.passed:
+		case c.readDeadline.Passed():
 			return 0, c.error("read", os.ErrDeadlineExceeded)
-		case c.in.size > 0 || len(b) == 0:
-			n := c.in.read(b)
+		case c.in.Len() > 0 || len(b) == 0:
+			n := c.in.Read(b)
 			c.consume(n)
 			return n, nil
 		case c.eof:
@@ -118,15 +120,15 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		switch {
 		case c.closed || c.shut:
 			return n, c.error("write", net.ErrClosed)
-		case c.writeDeadline.passed:
+		case c.writeDeadline.Passed():
 			return n, c.error("write", os.ErrDeadlineExceeded)
 		case c.status == ended:
 			return n, c.error("write", c.err)
 		case c.peerDeaf:
 			return n, c.error("write", ErrReset)
 		}
-		room := min(sendBuffer-c.out.size, len(b)-n)
-		c.out.write(b[n : n+room])
+		room := min(sendBuffer-c.out.Len(), len(b)-n)
+		c.out.Write(b[n : n+room])
 		if n += room; c.sendable() {
 			c.mux.sending.push(c)
 		}
@@ -136,7 +138,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		// The device must be woken before this waits for it.
 		c.mux.unlock()
 		c.mux.mu.Lock()
-		for c.out.size == sendBuffer && c.writing() {
+		for c.out.Len() == sendBuffer && c.writing() {
 			c.writable.Wait()
 		}
 	}
@@ -144,7 +146,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 
 // writing reports whether a Write can still hope to go on.
 func (c *Conn) writing() bool {
-	return !c.closed && !c.shut && !c.writeDeadline.passed && c.status != ended && !c.peerDeaf
+	return !c.closed && !c.shut && !c.writeDeadline.Passed() && c.status != ended && !c.peerDeaf
 }
 
 // CloseWrite tells the guest, after what was written, that no more comes. What
@@ -176,10 +178,10 @@ func (c *Conn) Close() error {
 		return c.error("close", net.ErrClosed)
 	}
 	c.closed = true
-	c.in.drop()
+	c.in.Drop()
 	c.consumed = c.received
-	c.readDeadline.stop()
-	c.writeDeadline.stop()
+	c.readDeadline.Stop()
+	c.writeDeadline.Stop()
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	if c.status != established {
@@ -190,7 +192,7 @@ func (c *Conn) Close() error {
 	if c.sendable() {
 		c.mux.sending.push(c)
 	}
-	if c.out.size > 0 {
+	if c.out.Len() > 0 {
 		c.linger = time.AfterFunc(lingerTime, func() {
 			c.mux.mu.Lock()
 			defer c.mux.unlock()
@@ -215,13 +217,16 @@ func (c *Conn) end(err error) {
 		return
 	}
 	c.status, c.err, c.due = ended, err, 0
-	c.out.drop()
+	c.out.Drop()
 	if c.linger != nil {
 		c.linger.Stop()
 	}
 	c.mux.remove(c)
 	c.readable.Broadcast()
 	c.writable.Broadcast()
+	if c.to != nil && !c.closed {
+		c.to.Ended(err)
+	}
 }
 
 // credit returns how many bytes the guest has room for.
@@ -239,7 +244,7 @@ func (c *Conn) sendable() bool {
 		return false
 	case c.due&^dueShutdown != 0:
 		return true
-	case c.out.size > 0:
+	case c.out.Len() > 0:
 		return c.credit() > 0
 	default:
 		return c.due != 0
@@ -265,7 +270,7 @@ func (c *Conn) send(h *virtio.Header, room *virtq.Writer) (bool, error) {
 	case c.due&dueResponse != 0:
 		h.Op = virtio.OpResponse
 		c.due &^= dueResponse | dueCredit
-	case c.out.size > 0 && c.credit() > 0:
+	case c.out.Len() > 0 && c.credit() > 0:
 		h.Op = virtio.OpData
 		c.due &^= dueCredit
 		return true, c.sendData(room)
@@ -290,20 +295,23 @@ func (c *Conn) send(h *virtio.Header, room *virtq.Writer) (bool, error) {
 }
 
 func (c *Conn) sendData(room *virtq.Writer) error {
-	size := min(c.out.size, int(c.credit()), room.Len(), maxPacket)
+	size := min(c.out.Len(), int(c.credit()), room.Len(), maxPacket)
 	for left := size; left > 0; {
 		piece, err := room.Next(left)
 		if err != nil {
 			return err
 		}
-		left -= c.out.read(piece)
+		left -= c.out.Read(piece)
 	}
 	c.sent += uint32(size)
-	if c.out.size > 0 && c.credit() == 0 && !c.asked {
+	if c.out.Len() > 0 && c.credit() == 0 && !c.asked {
 		c.asked = true
 		c.due |= dueCreditRequest
 	}
 	c.writable.Broadcast()
+	if c.to != nil && !c.closed {
+		c.to.Taken(size)
+	}
 	return nil
 }
 
@@ -319,6 +327,9 @@ func (c *Conn) receive(h *virtio.Header, payload *virtq.Reader) error {
 	case h.Op == virtio.OpResponse && c.status == connecting && c.due&dueRequest == 0:
 		c.status = established
 		c.readable.Broadcast() // Dial waits there
+		if c.to != nil && !c.closed {
+			c.to.Opened()
+		}
 	case c.status != established:
 		c.abandon(ErrReset)
 	case h.Op == virtio.OpData:
@@ -349,7 +360,11 @@ func (c *Conn) receiveData(payload *virtq.Reader) error {
 		if err != nil {
 			return err
 		}
-		c.in.write(piece)
+		if c.to != nil {
+			c.to.Data(piece)
+		} else {
+			c.in.Write(piece)
+		}
 	}
 	c.readable.Broadcast()
 	return nil
@@ -365,22 +380,30 @@ func (c *Conn) peerReset() {
 
 func (c *Conn) peerShutdown(flags uint32) {
 	if flags&virtio.ShutdownSend != 0 {
-		c.eof = true
-		c.readable.Broadcast()
+		c.hearEnd()
 	}
 	if flags&virtio.ShutdownReceive != 0 {
 		c.peerDeaf = true
-		c.out.drop()
+		lost := c.out.Len()
+		c.out.Drop()
 		c.writable.Broadcast()
+		if c.to != nil && !c.closed {
+			c.to.Taken(lost)
+		}
 	}
 	if c.eof && c.peerDeaf {
 		c.abandon(ErrReset) // the guest waits for this (virtio 5.10.6.5)
 	}
 }
 
-// Buffered returns how many bytes can be read without waiting.
-func (c *Conn) Buffered() int {
-	c.mux.mu.Lock()
-	defer c.mux.mu.Unlock()
-	return c.in.size
+// hearEnd takes note that the guest sends no more.
+func (c *Conn) hearEnd() {
+	if c.eof {
+		return
+	}
+	c.eof = true
+	c.readable.Broadcast()
+	if c.to != nil && !c.closed {
+		c.to.EOF()
+	}
 }

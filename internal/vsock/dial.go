@@ -21,29 +21,11 @@ func (m *Mux) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 	return c, nil
 }
 
-// presumedCredit is how many bytes may follow the request for a connection before
-// the guest has told how many it has room for. Linux takes them: it has made the
-// connection when it answers, with room for 256 KiB unless the program that listens
-// has asked for less.
-const presumedCredit = 16 << 10
-
-// Open is Dial without waiting for the guest's answer, which spares a guest that
-// knows what it is about to be asked a wake-up. What is written meanwhile follows
-// the request, up to some KiB, so the program that listens must leave its receive
-// buffer as it is. That nobody listens shows when the connection is used.
-func (m *Mux) Open(port uint32) (net.Conn, error) {
-	c, err := m.request(port, presumedCredit)
-	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: "vsock", Addr: Addr{Port: port}, Err: err}
-	}
-	return c, nil
-}
-
 func (m *Mux) dial(ctx context.Context, port uint32) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c, err := m.request(port, 0)
+	c, err := m.request(port, 0, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +53,7 @@ func (m *Mux) dial(ctx context.Context, port uint32) (*Conn, error) {
 }
 
 // request makes a connection and has the guest asked for it.
-func (m *Mux) request(port, credit uint32) (*Conn, error) {
+func (m *Mux) request(port, credit uint32, to Receiver) (*Conn, error) {
 	m.mu.Lock()
 	defer m.unlock()
 	if m.gone != nil {
@@ -82,7 +64,7 @@ func (m *Mux) request(port, credit uint32) (*Conn, error) {
 		return nil, err
 	}
 	c := m.add(p, connecting)
-	c.due = dueRequest
+	c.to, c.due = to, dueRequest
 	c.peerAlloc = credit
 	m.sending.push(c)
 	return c, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -121,58 +120,4 @@ func TestBacklogIsBounded(t *testing.T) {
 	}
 	(&peer{g: g, pair: pair{host: 53, guest: backlog}}).send(virtio.OpRequest, "")
 	g.expect(virtio.OpReset)
-}
-
-// What is written to a connection that the guest has not answered yet follows the request, as far as credit may be presumed;
-// the rest waits until the guest tells how much room there is.
-func TestOpen(t *testing.T) {
-	g := newGuest(t)
-	conn, err := g.mux.Open(80)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.Repeat("x", presumedCredit+1)
-	if n, err := conn.Write([]byte(text)); n != len(text) || err != nil {
-		t.Fatalf("write: %d, %v", n, err)
-	}
-	req := g.expect(virtio.OpRequest)
-	early := 0
-	for early < presumedCredit {
-		early += len(g.expect(virtio.OpData).payload)
-	}
-	g.expect(virtio.OpCreditRequest)
-	if early != presumedCredit {
-		t.Errorf("%d bytes came before the answer", early)
-	}
-	answer := virtio.Header{SrcPort: req.DstPort, DstPort: req.SrcPort, Op: virtio.OpResponse, BufAlloc: 1 << 18}
-	g.send(answer, "")
-	if p := g.expect(virtio.OpData); string(p.payload) != "x" {
-		t.Errorf("after the answer came %q", p.payload)
-	}
-	answer.Op = virtio.OpData
-	g.send(answer, "yes")
-	b := make([]byte, 9)
-	if n, err := conn.Read(b); err != nil || string(b[:n]) != "yes" {
-		t.Errorf("read: %q, %v", b[:n], err)
-	}
-}
-
-func TestOpenRefused(t *testing.T) {
-	g := newGuest(t)
-	conn, err := g.mux.Open(81)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	req := g.expect(virtio.OpRequest)
-	g.expect(virtio.OpData)
-	reset := virtio.Header{SrcPort: req.DstPort, DstPort: req.SrcPort, Op: virtio.OpReset}
-	g.send(reset, "")
-	g.send(reset, "") // for the data
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, ErrRefused) {
-		t.Errorf("read: %v", err)
-	}
-	g.quiet()
 }

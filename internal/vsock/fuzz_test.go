@@ -2,6 +2,7 @@ package vsock
 
 import (
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/forkd-dev/forkd/internal/virtio/mmio"
@@ -44,11 +45,11 @@ func FuzzConnections(f *testing.F) {
 		}
 		w.mux.Close(nil)
 		for _, c := range w.conns {
-			if c.status != ended || c.out.size != 0 {
+			if c.status != ended || c.out.Len() != 0 {
 				t.Fatalf("connection outlives its machine: %+v", c)
 			}
 			c.Close()
-			if c.in.first != nil || c.queued && c.mux.sending.first != nil {
+			if c.in.Len() != 0 || c.queued && c.mux.sending.first != nil {
 				t.Fatalf("closed connection keeps buffers: %+v", c)
 			}
 		}
@@ -65,6 +66,33 @@ type world struct {
 	in       []byte
 	conns    []*Conn
 	listener net.Listener
+	relays   []relayed
+}
+
+// relayed is a Relay and who is told of it.
+type relayed struct {
+	*Relay
+	to *recorder
+}
+
+// relay does something with a Relay.
+func (w *world) relay() {
+	if len(w.relays) == 0 {
+		return
+	}
+	r := w.relays[int(w.byte())%len(w.relays)]
+	switch n := int(w.byte()) << 8; w.byte() % 4 {
+	case 0, 1:
+		room := RelayWindow - r.c.out.Len()
+		refused := r.c.status != ended && (n > room || r.c.shut || r.c.closed)
+		if err := r.Write(make([]byte, n)); (err != nil) != refused {
+			w.Fatalf("%d bytes where there is room for %d: %v", n, room, err)
+		}
+	case 2:
+		r.Consumed(n)
+	case 3:
+		r.CloseWrite()
+	}
 }
 
 func (w *world) byte() byte {
@@ -93,12 +121,21 @@ func (w *world) conn() *Conn {
 }
 
 func (w *world) step() {
-	op := w.byte() % 15
+	op := w.byte() % 16
 	switch op {
 	case 0:
-		if c, err := w.mux.request(uint32(w.byte()%4), 0); err == nil {
+		how := w.byte()
+		if how&8 != 0 {
+			r := new(recorder)
+			if c, err := w.mux.Relay(uint32(how%4), how&4 != 0, r); err == nil {
+				w.conns, w.relays = append(w.conns, c.c), append(w.relays, relayed{c, r})
+			}
+		} else if c, err := w.mux.request(uint32(how%4), 0, nil); err == nil {
 			w.conns = append(w.conns, c)
 		}
+		return
+	case 15:
+		w.relay()
 		return
 	case 10:
 		w.listen()
@@ -125,8 +162,8 @@ func (w *world) step() {
 		return
 	}
 	c := w.conn()
-	if c == nil {
-		return
+	if c == nil || c.to != nil && op >= 5 && op <= 8 {
+		return // reading and writing is for others
 	}
 	switch op {
 	case 1, 2, 9:
@@ -138,11 +175,11 @@ func (w *world) step() {
 	case 5:
 		c.CloseWrite()
 	case 6:
-		if n := sendBuffer - c.out.size; n > 0 {
+		if n := sendBuffer - c.out.Len(); n > 0 {
 			c.Write(make([]byte, min(n, int(w.byte())<<6)))
 		}
 	case 7, 8:
-		if c.in.size > 0 || c.eof || c.closed || c.status == ended {
+		if c.in.Len() > 0 || c.eof || c.closed || c.status == ended {
 			c.Read(make([]byte, 1+int(w.byte())<<8))
 		}
 	}
@@ -205,12 +242,19 @@ func (w *world) check() {
 		switch {
 		case c.pair != p || c.status == ended:
 			w.Fatalf("dead connection in the table: %+v", c)
-		case c.in.size > receiveWindow || c.out.size > sendBuffer:
-			w.Fatalf("buffers of %d and %d bytes", c.in.size, c.out.size)
-		case int(c.received-c.consumed) != c.in.size:
-			w.Fatalf("%d bytes received and not consumed, %d in the buffer", c.received-c.consumed, c.in.size)
+		case c.in.Len() > receiveWindow || c.out.Len() > sendBuffer:
+			w.Fatalf("buffers of %d and %d bytes", c.in.Len(), c.out.Len())
+		case c.to == nil && int(c.received-c.consumed) != c.in.Len() || c.received-c.consumed > receiveWindow:
+			w.Fatalf("%d bytes received and not consumed, %d in the buffer", c.received-c.consumed, c.in.Len())
 		case c.sendable() && !c.queued:
 			w.Fatalf("connection has something to send and is not queued: %+v", c)
+		}
+	}
+	for _, r := range w.relays {
+		for _, what := range r.to.log {
+			if strings.HasPrefix(what, "after") {
+				w.Fatal(r.to.log)
+			}
 		}
 	}
 	n := 0

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/conn"
 	"github.com/forkd-dev/forkd/internal/virtio/mmio"
 	"github.com/forkd-dev/forkd/internal/virtio/virtiotest"
 	virtio "github.com/forkd-dev/forkd/internal/virtio/vsock"
@@ -33,6 +34,9 @@ type guest struct {
 	starve        bool // return no receive buffers
 	inbox         []packet
 }
+
+// empty is a buffer that holds no memory.
+var empty conn.Buffer
 
 type packet struct {
 	virtio.Header

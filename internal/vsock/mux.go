@@ -9,6 +9,9 @@
 // buffered when they arrive, and that wakes the reader. So a question and its
 // answer cost two goroutine switches.
 //
+// A Relay is a connection without a reader and a writer of its own: a Receiver is told of
+// its bytes on the vCPU's goroutine. It is for who only carries them on.
+//
 // Both directions are bounded by the credit of virtio 5.10.6.3: the guest may
 // have receiveWindow bytes on their way per connection, and is cut off if it
 // sends more; a Write blocks when sendBuffer bytes wait for the guest. Nobody

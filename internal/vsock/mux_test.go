@@ -234,7 +234,7 @@ func TestNothingIsKept(t *testing.T) {
 		}
 		p.send(virtio.OpData, string(pattern(10000)))
 		read(t, conn, 10000)
-		if c := conn.(*Conn); c.in.first != nil || c.out.first != nil {
+		if c := conn.(*Conn); c.in != empty || c.out != empty {
 			t.Error("an idle connection has buffers")
 		}
 		conn.Close()

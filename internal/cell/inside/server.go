@@ -50,6 +50,7 @@ type Server struct {
 	sources map[uint64]*source // guarded by mu
 	vms     map[uint64]*vm     // guarded by mu
 	control *wire.Conn         // nil: no daemon is there; guarded by mu
+	streams *streams           // nil: no daemon is there; guarded by mu
 	alone   *time.Timer        // ends the cell; guarded by mu
 }
 
@@ -102,14 +103,17 @@ func (s *Server) Quit() { s.quitOnce.Do(func() { close(s.quit) }) }
 // end ends the control connection and all machines.
 func (s *Server) end() {
 	s.mu.Lock()
-	control, vms := s.control, s.vms
-	s.control, s.vms = nil, make(map[uint64]*vm)
+	control, streams, vms := s.control, s.streams, s.vms
+	s.control, s.streams, s.vms = nil, nil, make(map[uint64]*vm)
 	if s.alone != nil {
 		s.alone.Stop()
 	}
 	s.mu.Unlock()
 	if control != nil {
 		control.Close()
+	}
+	if streams != nil {
+		streams.link.Close()
 	}
 	for _, v := range vms {
 		v.close()
@@ -129,14 +133,14 @@ func (s *Server) accept(c *net.UnixConn) {
 		c.Close()
 		return
 	}
-	opening, err := wire.ParseOpening(b)
+	purpose, err := wire.ParseOpening(b)
 	switch {
 	case err != nil:
 		c.Close()
-	case opening.Control:
+	case purpose == wire.Control:
 		s.serveControl(wire.NewConn(c))
 	default:
-		s.serveStream(c, opening)
+		s.serveStreams(c)
 	}
 }
 

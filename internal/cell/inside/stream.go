@@ -1,166 +1,188 @@
 package inside
 
 import (
-	"context"
 	"errors"
-	"io"
+	"fmt"
+	"maps"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/vsock"
 )
 
-// serveStream joins a connection with one into a guest.
-func (s *Server) serveStream(c *net.UnixConn, o wire.Opening) {
-	stream, err := wire.NewStream(c, nil)
+// streams are a daemon's connections into guests. What a guest sends goes to the daemon on
+// the goroutine of the vCPU that has sent it, and what the daemon sends is with the
+// machine before the next frame is looked at: there are no goroutines but the one that
+// receives.
+//
+// Lock order: the locks of a machine's sockets, streams.mu, the link's.
+type streams struct {
+	server *Server
+	link   *wire.Link
+
+	mu   sync.Mutex
+	open map[uint32]*stream // guarded by mu
+}
+
+// stream is a connection into a guest. It is the vsock.Receiver of what the guest does.
+type stream struct {
+	of     *streams
+	number uint32
+	vm     *vm
+	relay  *vsock.Relay // of the goroutine that receives
+	wait   bool         // the daemon is to be told when the guest has taken it
+	taken  int          // bytes that the guest has taken and the daemon was not told of; of the Receiver
+}
+
+// serveStreams carries a daemon's connections until it is gone. One that connects takes
+// the place of the one before.
+func (s *Server) serveStreams(c *net.UnixConn) {
+	link, err := wire.NewLink(c)
 	if err != nil {
 		c.Close()
 		return
 	}
-	guest, v, err := s.connect(c, o)
-	switch {
-	case err != nil && o.Wait:
-		_ = stream.Send(wire.TypeRefused, wire.ToError(err).Encode())
-		stream.Close()
-		return
-	case err != nil:
-		stream.Reset(wire.ToError(err))
-		return
-	case o.Wait:
-		if stream.Send(wire.TypeOpen, nil) != nil {
-			guest.Close()
-			stream.Close()
-			return
-		}
+	all := &streams{server: s, link: link, open: make(map[uint32]*stream)}
+	s.mu.Lock()
+	former := s.streams
+	s.streams = all
+	s.mu.Unlock()
+	if former != nil {
+		former.link.Close()
 	}
-	s.join(stream, guest, v)
-}
-
-// connect connects to a port of a guest. If the peer leaves before the guest has
-// answered, it gives up.
-func (s *Server) connect(c *net.UnixConn, o wire.Opening) (net.Conn, *vm, error) {
-	v, err := s.get(o.VM)
-	if err != nil {
-		return nil, nil, err
+	err = link.Receive(all.take)
+	link.Close()
+	s.mu.Lock()
+	if s.streams == all {
+		s.streams = nil
 	}
-	s.touch(v)
-	if o.Start != 0 {
-		if err := v.start(time.Unix(0, o.Start)); err != nil {
-			return nil, nil, err
-		}
-	}
-	if !o.Wait {
-		guest, err := v.machine.Open(context.Background(), o.Port)
-		return guest, v, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	// Nobody sends anything before the answer, so a read ends when the peer leaves.
-	go func() {
-		waitGone(c)
-		cancel()
-	}()
-	guest, err := v.machine.Dial(ctx, o.Port)
-	return guest, v, err
-}
-
-// halfCloser is a connection of which one direction can be closed.
-type halfCloser interface {
-	net.Conn
-	CloseWrite() error
-}
-
-// join carries bytes both ways until both are done, or one end is gone.
-func (s *Server) join(stream *wire.Stream, guest net.Conn, v *vm) {
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		to := &used{Conn: guest, server: s, vm: v}
-		_, err := stream.WriteTo(to)
-		if to.deaf {
-			// What the guest has said before it stopped listening is still to be carried, so
-			// the peer is heard to its end.
-			_, err = io.Copy(io.Discard, stream)
-		}
-		if half, ok := guest.(halfCloser); ok && err == nil {
-			_ = half.CloseWrite() // a guest that is gone need not be told
-		} else {
-			guest.Close() // the peer is gone
-		}
-	})
-	wg.Go(func() { s.carry(stream, guest) })
-	wg.Wait()
-	guest.Close()
-	stream.Close()
-}
-
-// used is a connection that notes that a machine is used whenever something is
-// written to it.
-type used struct {
-	net.Conn
-	server *Server
-	vm     *vm
-	deaf   bool // the guest does not take any more
-}
-
-func (u *used) Write(b []byte) (int, error) {
-	u.server.touch(u.vm)
-	n, err := u.Conn.Write(b)
-	u.deaf = err != nil
-	return n, err
-}
-
-var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
-
-// carry carries what the guest sends to the peer. While nothing comes it holds little
-// memory.
-func (s *Server) carry(stream *wire.Stream, guest net.Conn) {
-	var first [512]byte
-	for {
-		n, err := guest.Read(first[:])
-		if n > 0 {
-			if err := carryBurst(stream, guest, first[:n], n == len(first)); err != nil {
-				guest.Close()
-				stream.Close()
-				return
-			}
-		}
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			_ = stream.CloseWrite() // who is gone need not be told
-			return
-		default:
-			stream.Reset(wire.ToError(err))
-			return
-		}
+	s.mu.Unlock()
+	all.close()
+	if errors.Is(err, wire.ErrMalformed) {
+		fmt.Fprintln(os.Stderr, "forkd cell: the daemon:", err)
 	}
 }
 
-// carryBurst carries what has come, and more if there is.
-func carryBurst(stream *wire.Stream, guest net.Conn, got []byte, more bool) error {
-	if !more {
-		_, err := stream.Write(got)
+// close ends all connections. Nothing is received any more.
+func (a *streams) close() {
+	a.mu.Lock()
+	open := slices.Collect(maps.Values(a.open))
+	clear(a.open)
+	a.mu.Unlock()
+	for _, st := range open {
+		st.relay.Close()
+	}
+}
+
+// take takes a frame. One of a stream that is not there any more has crossed the news of
+// that.
+func (a *streams) take(f wire.Frame) error {
+	if f.Type == wire.TypeOpen {
+		o, err := wire.ParseOpen(f.Payload)
+		if err == nil {
+			err = a.connect(f.Stream, o)
+		}
 		return err
 	}
-	buf := buffers.Get().(*[64 << 10]byte)
-	defer buffers.Put(buf)
-	n := copy(buf[:], got)
-	for more {
-		k := 0
-		// What is there already; the connection is asked for no more than that.
-		if p, ok := guest.(interface{ Buffered() int }); ok && p.Buffered() > 0 {
-			var err error
-			if k, err = guest.Read(buf[n:]); err != nil && k == 0 {
-				more = false // the next Read of the caller tells
-			}
-		} else {
-			more = false
-		}
-		if _, err := stream.Write(buf[:n+k]); err != nil {
+	a.mu.Lock()
+	st := a.open[f.Stream]
+	if f.Type == wire.TypeClose {
+		delete(a.open, f.Stream)
+	}
+	a.mu.Unlock()
+	if st == nil {
+		return nil
+	}
+	switch f.Type {
+	case wire.TypeData:
+		a.server.touch(st.vm)
+		return st.relay.Write(f.Payload)
+	case wire.TypeCredit:
+		n, err := wire.ParseCredit(f.Payload)
+		if err != nil {
 			return err
 		}
-		n = 0
+		st.relay.Consumed(n)
+	case wire.TypeEnd:
+		st.relay.CloseWrite()
+	case wire.TypeClose:
+		st.relay.Close()
+	default:
+		return fmt.Errorf("%w: a frame of type %d from a daemon", wire.ErrMalformed, f.Type)
 	}
 	return nil
 }
+
+// connect opens a stream. That it cannot be is for the daemon to know.
+func (a *streams) connect(number uint32, o wire.Open) error {
+	st := &stream{of: a, number: number, wait: o.Wait}
+	a.mu.Lock()
+	_, taken := a.open[number]
+	a.open[number] = st
+	a.mu.Unlock()
+	if taken {
+		return fmt.Errorf("%w: stream %d is open", wire.ErrMalformed, number)
+	}
+	if err := st.connect(o); err != nil {
+		st.Ended(err)
+	}
+	return nil
+}
+
+func (st *stream) connect(o wire.Open) (err error) {
+	if st.vm, err = st.of.server.get(o.VM); err != nil {
+		return err
+	}
+	st.of.server.touch(st.vm)
+	if o.Start != 0 {
+		if err := st.vm.start(time.Unix(0, o.Start)); err != nil {
+			return err
+		}
+	}
+	st.relay, err = st.vm.machine.Relay(o.Port, o.Wait, st)
+	return err
+}
+
+// send tells the daemon. One that is gone need not be told.
+func (st *stream) send(kind wire.Type, payload []byte) {
+	_ = st.of.link.Send(wire.Frame{Type: kind, Stream: st.number, Payload: payload})
+}
+
+// Opened implements vsock.Receiver.
+func (st *stream) Opened() {
+	if st.wait {
+		st.send(wire.TypeOpened, nil)
+	}
+}
+
+// Data implements vsock.Receiver.
+func (st *stream) Data(b []byte) { st.send(wire.TypeData, b) }
+
+// Taken implements vsock.Receiver. What a daemon does not wait for it is told later, or
+// never.
+func (st *stream) Taken(n int) {
+	if st.taken += n; st.taken >= wire.WindowIn/2 {
+		_ = st.of.link.Send(wire.Credit(st.number, st.taken)) // as with send
+		st.taken = 0
+	}
+}
+
+// EOF implements vsock.Receiver.
+func (st *stream) EOF() { st.send(wire.TypeEnd, nil) }
+
+// Ended implements vsock.Receiver.
+func (st *stream) Ended(err error) {
+	st.of.mu.Lock()
+	_, open := st.of.open[st.number]
+	delete(st.of.open, st.number)
+	st.of.mu.Unlock()
+	if open {
+		st.send(wire.TypeReset, wire.ToError(err).Encode())
+	}
+}
+
+var _ vsock.Receiver = (*stream)(nil)

@@ -5,60 +5,38 @@ import (
 	"fmt"
 )
 
-// OpeningSize is how many bytes an Opening is.
-const OpeningSize = 28
+// Purpose is what a connection to a cell is for.
+type Purpose uint16
+
+// The purposes of connections. A daemon has one of each to a cell.
+const (
+	Control Purpose = 1 + iota // messages; see Conn
+	Streams                    // connections into guests; see Link
+)
+
+// OpeningSize is how many bytes an opening is.
+const OpeningSize = 8
 
 const openingMagic = "fkcl"
 
-// Opening is the first that a cell hears on a connection.
-type Opening struct {
-	Control bool
-	// VM and Port are where a stream leads to. With Wait the cell tells (TypeOpen or
-	// TypeRefused) whether the guest has taken the connection before anything is sent.
-	VM   uint64
-	Port uint32
-	Wait bool
-	// Start has a machine that has never run be started as of this time, in ns since
-	// 1970; 0 does not.
-	Start int64
-}
-
-const (
-	flagControl = 1 << iota
-	flagWait
-)
-
-// AppendBinary appends the bytes of the opening.
-func (o Opening) AppendBinary(b []byte) ([]byte, error) {
-	flags := uint16(0)
-	if o.Control {
-		flags |= flagControl
-	}
-	if o.Wait {
-		flags |= flagWait
-	}
-	b = append(b, openingMagic...)
+// Opening returns the first that a cell hears on a connection.
+func Opening(p Purpose) []byte {
+	b := append(make([]byte, 0, OpeningSize), openingMagic...)
 	b = binary.LittleEndian.AppendUint16(b, Version)
-	b = binary.LittleEndian.AppendUint16(b, flags)
-	b = binary.LittleEndian.AppendUint64(b, o.VM)
-	b = binary.LittleEndian.AppendUint32(b, o.Port)
-	return binary.LittleEndian.AppendUint64(b, uint64(o.Start)), nil
+	return binary.LittleEndian.AppendUint16(b, uint16(p))
 }
 
-// ParseOpening is the inverse of AppendBinary.
-func ParseOpening(b [OpeningSize]byte) (o Opening, err error) {
+// ParseOpening is the inverse of Opening.
+func ParseOpening(b [OpeningSize]byte) (Purpose, error) {
 	if string(b[:4]) != openingMagic {
-		return o, fmt.Errorf("%w: not an opening", ErrMalformed)
+		return 0, fmt.Errorf("%w: not an opening", ErrMalformed)
 	}
 	if v := binary.LittleEndian.Uint16(b[4:]); v != Version {
-		return o, fmt.Errorf("the other side speaks version %d of the protocol, this one version %d", v, Version)
+		return 0, fmt.Errorf("the other side speaks version %d of the protocol, this one version %d", v, Version)
 	}
-	flags := binary.LittleEndian.Uint16(b[6:])
-	o.VM, o.Port = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint32(b[16:])
-	o.Start = int64(binary.LittleEndian.Uint64(b[20:]))
-	o.Control, o.Wait = flags&flagControl != 0, flags&flagWait != 0
-	if flags&^(flagControl|flagWait) != 0 || o.Control && (o.Wait || o.VM != 0 || o.Port != 0 || o.Start != 0) {
-		return o, fmt.Errorf("%w: an opening with flags %#x", ErrMalformed, flags)
+	p := Purpose(binary.LittleEndian.Uint16(b[6:]))
+	if p != Control && p != Streams {
+		return 0, fmt.Errorf("%w: a connection for %d", ErrMalformed, p)
 	}
-	return o, nil
+	return p, nil
 }

@@ -1,322 +1,318 @@
 package wire
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/forkd-dev/forkd/internal/conn"
 )
 
-// Type is what a frame of a stream is. A frame is its length without this header, and
-// its type in the highest byte; 32 bits, little endian.
-type Type uint8
+// creditStep is after how many consumed bytes the cell is told so.
+const creditStep = 32 << 10
 
-// The types of frames.
-const (
-	TypeData    Type = iota
-	TypeEnd          // no more data from this side
-	TypeReset        // the connection is broken; why, as an Error in JSON
-	TypeOpen         // the guest has taken the connection
-	TypeRefused      // it has not; why, as an Error in JSON
-)
+// Guests is the daemon's end of a link: connections into the guests of a cell.
+//
+// Lock order: Stream.mu, Guests.mu, Link.mu.
+type Guests struct {
+	link *Link
 
-const (
-	frameHeader = 4
-	maxFrame    = 64 << 10
-)
-
-// chunk is a buffer of a stream. An idle stream has none.
-type chunk struct {
-	data       [frameHeader + maxFrame]byte
-	read, fill int
+	mu      sync.Mutex
+	streams map[uint32]*Stream // that have not ended; nil: the link is broken; guarded by mu
+	last    uint32             // number that was given to one; guarded by mu
+	err     error              // why it is broken; guarded by mu
 }
 
-var chunks = sync.Pool{New: func() any { return new(chunk) }}
+// NewGuests returns the daemon's end of a link, which Serve runs.
+func NewGuests(l *Link) *Guests {
+	return &Guests{link: l, streams: make(map[uint32]*Stream)}
+}
 
-// Stream is a connection into a guest, as both ends of it see it (net.Conn). One
-// goroutine may read and another write.
+// Serve takes what the cell sends until the link breaks, and all streams with it.
+func (g *Guests) Serve() error {
+	err := g.link.Receive(g.take)
+	g.link.Close()
+	g.mu.Lock()
+	streams := g.streams
+	g.streams, g.err = nil, &net.OpError{Op: "read", Net: "cell", Err: net.ErrClosed}
+	g.mu.Unlock()
+	for _, s := range streams {
+		s.end(net.ErrClosed)
+	}
+	return err
+}
+
+// Close breaks the link.
+func (g *Guests) Close() error { return g.link.Close() }
+
+// take takes a frame. One of a stream that is closed has crossed the news of that.
+func (g *Guests) take(f Frame) error {
+	g.mu.Lock()
+	s := g.streams[f.Stream]
+	if f.Type == TypeReset {
+		delete(g.streams, f.Stream)
+	}
+	g.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.take(f)
+}
+
+func (g *Guests) forget(s *Stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.streams, s.number)
+}
+
+// Stream is a connection into a guest (net.Conn).
 type Stream struct {
-	unix *net.UnixConn
-	raw  syscall.RawConn
+	guests *Guests
+	number uint32
 
-	reading sync.Mutex // held while something is read; guards what follows
-	in      *chunk     // what has come and was not read yet, or nil
-	left    int        // bytes of the current frame that were not read yet
-	readErr error      // what every Read returns from now on
-
-	writing  sync.Mutex // held while something is written; guards what follows
-	opening  []byte     // to be sent ahead of the first frame
-	writeErr error      // what every Write returns from now on
+	mu                          sync.Mutex
+	readable, writable          sync.Cond
+	readDeadline, writeDeadline conn.Deadline // guarded by mu
+	open                        []byte        // payload of the frame that opens it, to be sent ahead of the first other; guarded by mu
+	opened                      bool          // the guest has taken the connection; guarded by mu
+	in                          conn.Buffer   // what has come and was not read yet; guarded by mu
+	untold                      int           // bytes that were read and not given credit for; guarded by mu
+	credit                      int           // bytes that may be sent; guarded by mu
+	eof                         bool          // no more comes; guarded by mu
+	shut, closed                bool          // CloseWrite, Close was called; guarded by mu
+	err                         error         // why it has ended; guarded by mu
 }
 
-// NewStream returns a stream over a connection. opening, if any, is sent with
-// the first frame.
-func NewStream(c *net.UnixConn, opening []byte) (*Stream, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
+// Open returns a new stream. Nothing is sent before its first Write or Flush.
+func (g *Guests) Open(o Open) (*Stream, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.streams == nil {
+		return nil, g.err
 	}
-	return &Stream{unix: c, raw: raw, opening: opening}, nil
-}
-
-// Read reads what the other side has sent. After its end it returns io.EOF, after a
-// reset an *Error, and if the other side is gone without a word net.ErrClosed.
-func (s *Stream) Read(b []byte) (int, error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	if err := s.data(); err != nil || len(b) == 0 {
-		return 0, err
+	for taken := true; taken; {
+		g.last++
+		_, taken = g.streams[g.last]
 	}
-	n := copy(b, s.in.data[s.in.read:min(s.in.fill, s.in.read+s.left)])
-	s.took(n)
-	return n, nil
+	s := &Stream{guests: g, number: g.last, open: o.Encode(), credit: WindowIn}
+	s.readable.L, s.writable.L = &s.mu, &s.mu
+	g.streams[s.number] = s
+	return s, nil
 }
 
-// WriteTo writes what the other side sends to w, until its end (io.WriterTo). It does
-// not hold any memory while nothing comes.
-func (s *Stream) WriteTo(w io.Writer) (written int64, err error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	for {
-		if err := s.data(); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return written, err
-		}
-		n, err := w.Write(s.in.data[s.in.read:min(s.in.fill, s.in.read+s.left)])
-		written += int64(n)
-		s.took(n)
-		if err != nil {
-			return written, err
-		}
-	}
-}
-
-// took notes that n bytes of the current frame were read.
-func (s *Stream) took(n int) {
-	s.in.read, s.left = s.in.read+n, s.left-n
-	if s.in.read == s.in.fill {
-		s.drop()
-	}
-}
-
-func (s *Stream) drop() {
-	if s.in != nil {
-		s.in.read, s.in.fill = 0, 0
-		chunks.Put(s.in)
-		s.in = nil
-	}
-}
-
-// data waits until there are bytes of a data frame to be read.
-func (s *Stream) data() error {
-	for s.readErr == nil {
-		switch {
-		case s.left > 0 && s.in != nil:
-			return nil
-		case s.left > 0:
-			if err := s.fill(); err != nil {
-				return err
-			}
-		default:
-			kind, payload, err := s.frame()
-			if err != nil {
-				return err
-			}
-			s.begin(kind, payload)
-		}
-	}
-	return s.readErr
-}
-
-// begin takes note of a frame that begins; payload is that of a frame that is not of
-// data.
-func (s *Stream) begin(kind Type, payload []byte) {
-	switch kind {
+// take takes a frame of the stream.
+func (s *Stream) take(f Frame) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch f.Type {
+	case TypeOpened:
+		s.opened = true
+		s.readable.Broadcast()
 	case TypeData:
+		if len(f.Payload) > WindowOut-s.in.Len()-s.untold || s.eof {
+			return fmt.Errorf("%w: data beyond the window, or the end", ErrMalformed)
+		}
+		if !s.closed {
+			s.in.Write(f.Payload)
+			s.readable.Broadcast()
+		}
+	case TypeCredit:
+		n, err := ParseCredit(f.Payload)
+		if err != nil || n > WindowIn-s.credit {
+			return fmt.Errorf("%w: credit for what was not sent", ErrMalformed)
+		}
+		s.credit += n
+		s.writable.Broadcast()
 	case TypeEnd:
-		s.readErr = io.EOF
+		s.eof = true
+		s.readable.Broadcast()
 	case TypeReset:
-		s.readErr = parseError(payload)
+		s.endLocked(parseError(f.Payload))
 	default:
-		s.readErr = fmt.Errorf("%w: a frame of type %d", ErrMalformed, kind)
-	}
-}
-
-// frame reads the header of the next frame and, if it is not of data, the rest of it.
-func (s *Stream) frame() (Type, []byte, error) {
-	if err := s.have(frameHeader); err != nil {
-		return 0, nil, err
-	}
-	word := binary.LittleEndian.Uint32(s.in.data[s.in.read:])
-	kind, size := Type(word>>24), int(word&(1<<24-1))
-	if size > maxFrame || kind == TypeData && size == 0 {
-		s.readErr = fmt.Errorf("%w: a frame of %d bytes", ErrMalformed, size)
-		return 0, nil, s.readErr
-	}
-	if kind == TypeData {
-		s.left = frameHeader + size
-		s.took(frameHeader)
-		return kind, nil, nil
-	}
-	if err := s.have(frameHeader + size); err != nil {
-		return 0, nil, err
-	}
-	payload := append([]byte(nil), s.in.data[s.in.read+frameHeader:][:size]...)
-	s.left = frameHeader + size
-	s.took(frameHeader + size)
-	return kind, payload, nil
-}
-
-// have waits until n bytes lie side by side in the buffer.
-func (s *Stream) have(n int) error {
-	for s.in == nil || s.in.fill-s.in.read < n {
-		if s.in != nil && s.in.read > 0 {
-			s.in.fill = copy(s.in.data[:], s.in.data[s.in.read:s.in.fill])
-			s.in.read = 0
-		}
-		if err := s.fill(); err != nil {
-			return err
-		}
+		return fmt.Errorf("%w: a frame of type %d from a cell", ErrMalformed, f.Type)
 	}
 	return nil
 }
 
-// fill waits for bytes. Only once there are some is there a buffer for them.
-func (s *Stream) fill() error {
-	var n int
-	var err error
-	waitErr := s.raw.Read(func(fd uintptr) bool {
-		c := s.in
-		if c == nil {
-			c = chunks.Get().(*chunk)
-		}
-		for {
-			n, err = unix.Read(int(fd), c.data[c.fill:])
-			if err != unix.EINTR {
-				break
-			}
-		}
-		if n > 0 {
-			c.fill += n
-			s.in = c
-		} else if s.in == nil {
-			chunks.Put(c)
-		}
-		return err != unix.EAGAIN
-	})
-	switch {
-	case waitErr != nil:
-		return waitErr // a deadline, or closed: the stream is as it was
-	case err != nil:
-		s.readErr = &net.OpError{Op: "read", Net: "cell", Err: err}
-	case n == 0:
-		s.readErr = &net.OpError{Op: "read", Net: "cell", Err: net.ErrClosed}
+func (s *Stream) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(err)
+}
+
+func (s *Stream) endLocked(err error) {
+	if s.err == nil {
+		s.err = err
 	}
-	return s.readErr
+	s.readable.Broadcast()
+	s.writable.Broadcast()
+}
+
+func (s *Stream) failure(op string, err error) error {
+	if _, ok := err.(*Error); ok {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "cell", Err: err}
+}
+
+// Read reads what the guest has sent. After its end it returns io.EOF, after a reset an
+// *Error, and if the cell is gone net.ErrClosed.
+func (s *Stream) Read(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case s.closed:
+			return 0, s.failure("read", net.ErrClosed)
+		case s.readDeadline.Passed():
+			return 0, s.failure("read", os.ErrDeadlineExceeded)
+		case s.in.Len() > 0 || len(b) == 0:
+			n := s.in.Read(b)
+			s.consumed(n)
+			return n, nil
+		case s.eof:
+			return 0, io.EOF
+		case s.err != nil:
+			return 0, s.failure("read", s.err)
+		}
+		s.readable.Wait()
+	}
+}
+
+// consumed gives credit for bytes that were read. The caller holds s.mu.
+func (s *Stream) consumed(n int) {
+	if s.untold += n; s.untold >= creditStep && s.err == nil && !s.eof {
+		n, s.untold = s.untold, 0
+		_ = s.guests.link.Send(Credit(s.number, n)) // a cell that is gone sends no more
+	}
+}
+
+// Write sends b. It returns when all of it is on its way. When the guest has ended the
+// connection after its last words, what is written is lost.
+func (s *Stream) Write(b []byte) (written int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case s.closed || s.shut:
+			return written, s.failure("write", net.ErrClosed)
+		case s.writeDeadline.Passed():
+			return written, s.failure("write", os.ErrDeadlineExceeded)
+		case s.err != nil && s.eof:
+			return len(b), nil
+		case s.err != nil:
+			return written, s.failure("write", s.err)
+		case s.credit > 0 || written == len(b):
+			n := min(len(b)-written, s.credit, maxFrame)
+			if n > 0 {
+				err = s.sendLocked(Frame{TypeData, s.number, b[written : written+n]})
+			}
+			s.credit -= n
+			if written += n; err != nil || written == len(b) {
+				return written, err
+			}
+		default:
+			s.writable.Wait()
+		}
+	}
+}
+
+// sendLocked sends frames of the stream, behind the one that opens it. The caller holds
+// s.mu.
+func (s *Stream) sendLocked(frames ...Frame) error {
+	if s.open != nil {
+		frames = append([]Frame{{TypeOpen, s.number, s.open}}, frames...)
+		s.open = nil
+	}
+	return s.guests.link.Send(frames...)
+}
+
+// Flush has the connection made if nothing has been written yet.
+func (s *Stream) Flush() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sendLocked()
 }
 
 // Opened waits until the guest has taken the connection; the error is an *Error if it
 // has not.
 func (s *Stream) Opened() error {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	kind, payload, err := s.frame()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.opened && s.err == nil && !s.closed {
+		s.readable.Wait()
+	}
 	switch {
-	case err != nil:
-		return err
-	case kind == TypeRefused:
-		return parseError(payload)
-	case kind != TypeOpen:
-		s.readErr = fmt.Errorf("%w: a frame of type %d", ErrMalformed, kind)
-		return s.readErr
+	case s.opened:
+		return nil
+	case s.closed:
+		return s.failure("dial", net.ErrClosed)
 	}
-	return nil
+	return s.failure("dial", s.err)
 }
 
-// Write sends b.
-func (s *Stream) Write(b []byte) (written int, err error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	for len(b) > 0 {
-		n := min(len(b), maxFrame)
-		if err := s.send(TypeData, b[:n]); err != nil {
-			return written, err
-		}
-		written, b = written+n, b[n:]
-	}
-	return written, nil
-}
-
-// Send sends a frame that is not of data.
-func (s *Stream) Send(kind Type, payload []byte) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	return s.send(kind, payload)
-}
-
-// send sends a frame. Once one was not sent whole no other can follow. The caller
-// holds s.writing.
-func (s *Stream) send(kind Type, payload []byte) error {
-	if s.writeErr != nil {
-		return s.writeErr
-	}
-	c := chunks.Get().(*chunk)
-	defer chunks.Put(c)
-	binary.LittleEndian.PutUint32(c.data[:], uint32(kind)<<24|uint32(len(payload)))
-	frame := c.data[:frameHeader+copy(c.data[frameHeader:], payload)]
-	if s.opening != nil {
-		frame = append(s.opening, frame...)
-		s.opening = nil
-	}
-	_, s.writeErr = s.unix.Write(frame)
-	return s.writeErr
-}
-
-// Flush sends the opening if nothing has been written yet.
-func (s *Stream) Flush() error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	if s.opening != nil && s.writeErr == nil {
-		_, s.writeErr = s.unix.Write(s.opening)
-		s.opening = nil
-	}
-	return s.writeErr
-}
-
-// CloseWrite tells the other side that no more comes. What it sends can still be read.
+// CloseWrite tells the guest that no more comes. What it sends can still be read.
 func (s *Stream) CloseWrite() error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	err := s.send(TypeEnd, nil)
-	if s.writeErr == nil {
-		s.writeErr = &net.OpError{Op: "write", Net: "cell", Err: net.ErrClosed}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.shut {
+		return s.failure("close", net.ErrClosed)
 	}
-	return err
-}
-
-// Reset tells the other side that the connection is broken, and closes it.
-func (s *Stream) Reset(why *Error) error {
-	_ = s.Send(TypeReset, why.Encode()) // who is gone need not be told
-	return s.Close()
+	s.shut = true
+	s.writable.Broadcast()
+	if s.err != nil {
+		return nil
+	}
+	return s.sendLocked(Frame{TypeEnd, s.number, nil})
 }
 
 // Close ends the connection. What was written before still arrives.
-func (s *Stream) Close() error { return s.unix.Close() }
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.failure("close", net.ErrClosed)
+	}
+	s.closed = true
+	s.in.Drop()
+	s.readDeadline.Stop()
+	s.writeDeadline.Stop()
+	s.readable.Broadcast()
+	s.writable.Broadcast()
+	if s.err == nil && s.open == nil {
+		_ = s.guests.link.Send(Frame{TypeClose, s.number, nil}) // a cell that is gone has closed it
+	}
+	s.guests.forget(s)
+	return nil
+}
 
-// LocalAddr and RemoteAddr return the addresses of the socket.
-func (s *Stream) LocalAddr() net.Addr  { return s.unix.LocalAddr() }
-func (s *Stream) RemoteAddr() net.Addr { return s.unix.RemoteAddr() }
+// LocalAddr and RemoteAddr return the addresses of the link.
+func (s *Stream) LocalAddr() net.Addr  { return s.guests.link.unix.LocalAddr() }
+func (s *Stream) RemoteAddr() net.Addr { return s.guests.link.unix.RemoteAddr() }
 
-// SetDeadline bounds both reading and writing. A write that a deadline has cut short
-// was the last one.
-func (s *Stream) SetDeadline(t time.Time) error      { return s.unix.SetDeadline(t) }
-func (s *Stream) SetReadDeadline(t time.Time) error  { return s.unix.SetReadDeadline(t) }
-func (s *Stream) SetWriteDeadline(t time.Time) error { return s.unix.SetWriteDeadline(t) }
+// SetDeadline bounds both reading and writing.
+func (s *Stream) SetDeadline(t time.Time) error { return s.setDeadlines(t, true, true) }
+
+// SetReadDeadline bounds Read, also those in progress.
+func (s *Stream) SetReadDeadline(t time.Time) error { return s.setDeadlines(t, true, false) }
+
+// SetWriteDeadline bounds Write, also those in progress.
+func (s *Stream) SetWriteDeadline(t time.Time) error { return s.setDeadlines(t, false, true) }
+
+func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.failure("set", net.ErrClosed)
+	}
+	if read {
+		s.readDeadline.Set(t, &s.readable)
+	}
+	if write {
+		s.writeDeadline.Set(t, &s.writable)
+	}
+	return nil
+}

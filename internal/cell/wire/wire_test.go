@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,164 +157,22 @@ func FuzzReceive(f *testing.F) {
 }
 
 func TestOpening(t *testing.T) {
-	for _, want := range []wire.Opening{
-		{Control: true}, {VM: 1<<63 + 5, Port: 1 << 31}, {VM: 3, Port: 52, Wait: true}, {VM: 3, Port: 52, Start: 1 << 60},
-	} {
-		b, err := want.AppendBinary(nil)
-		if err != nil || len(b) != wire.OpeningSize {
-			t.Fatalf("%+v: %d bytes, %v", want, len(b), err)
+	for _, want := range []wire.Purpose{wire.Control, wire.Streams} {
+		b := wire.Opening(want)
+		if len(b) != wire.OpeningSize {
+			t.Fatalf("%d bytes", len(b))
 		}
 		if got, err := wire.ParseOpening([wire.OpeningSize]byte(b)); err != nil || got != want {
-			t.Errorf("%+v became %+v, %v", want, got, err)
+			t.Errorf("%v became %v, %v", want, got, err)
 		}
 	}
-	good, _ := wire.Opening{VM: 3, Port: 52}.AppendBinary(nil)
-	for at, value := range map[int]byte{0: 'x', 4: 99, 6: 1, 7: 1} {
-		b := [wire.OpeningSize]byte(good)
+	for at, value := range map[int]byte{0: 'x', 4: 99, 6: 9, 7: 1} {
+		b := [wire.OpeningSize]byte(wire.Opening(wire.Control))
 		b[at] = value
-		if o, err := wire.ParseOpening(b); err == nil {
-			t.Errorf("byte %d being %d is %+v", at, value, o)
+		if p, err := wire.ParseOpening(b); err == nil {
+			t.Errorf("byte %d being %d is %v", at, value, p)
 		}
 	}
-}
-
-// streams returns two ends of a stream.
-func streams(t testing.TB) (a, b *wire.Stream) {
-	t.Helper()
-	x, y := pair(t)
-	a, errA := wire.NewStream(x, nil)
-	b, errB := wire.NewStream(y, nil)
-	if err := errors.Join(errA, errB); err != nil {
-		t.Fatal(err)
-	}
-	return a, b
-}
-
-func TestStreamCarriesBytes(t *testing.T) {
-	a, b := streams(t)
-	random := rand.New(rand.NewPCG(1, 2))
-	want := make([]byte, 1<<20)
-	for i := range want {
-		want[i] = byte(random.Uint32())
-	}
-	go func() {
-		for rest := want; len(rest) > 0; {
-			n := min(len(rest), random.IntN(200_000))
-			if _, err := a.Write(rest[:n]); err != nil {
-				t.Error(err)
-			}
-			rest = rest[n:]
-		}
-		a.CloseWrite()
-	}()
-	got, err := io.ReadAll(b)
-	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
-	}
-	if _, err := b.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("after the end: %v", err)
-	}
-	// The other direction is open still.
-	go func() {
-		b.Write([]byte("answer"))
-		b.Close()
-	}()
-	var text bytes.Buffer
-	if _, err := a.WriteTo(&text); text.String() != "answer" || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%q, %v", text.String(), err)
-	}
-	if _, err := a.Write([]byte("x")); err == nil {
-		t.Error("written after CloseWrite")
-	}
-}
-
-func TestStreamReset(t *testing.T) {
-	a, b := streams(t)
-	if _, err := a.Write([]byte("before")); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Reset(&wire.Error{Code: wire.CodeEnded, Text: "it is over"}); err != nil {
-		t.Fatal(err)
-	}
-	got, err := io.ReadAll(b)
-	if string(got) != "before" || !errors.Is(err, machine.ErrEnded) || err.Error() != "it is over" {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
-func TestStreamWaitsForTheGuest(t *testing.T) {
-	a, b := streams(t)
-	if err := a.Send(wire.TypeOpen, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 10)
-	if err := b.Opened(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := b.Read(buf); err != nil || string(buf[:n]) != "hello" {
-		t.Errorf("%q, %v", buf[:n], err)
-	}
-	c, d := streams(t)
-	if err := c.Send(wire.TypeRefused, (&wire.Error{Code: wire.CodeRefused, Text: "nobody"}).Encode()); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Opened(); err == nil || err.Error() != "nobody" {
-		t.Errorf("refused: %v", err)
-	}
-}
-
-// TestStreamDeadline: a read that was cut short takes nothing away.
-func TestStreamDeadline(t *testing.T) {
-	x, y := pair(t)
-	b, err := wire.NewStream(y, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	frame := append(binary.LittleEndian.AppendUint32(nil, 4), "abcd"...)
-	for _, part := range [][]byte{frame[:2], frame[2:6]} {
-		if _, err := x.Write(part); err != nil {
-			t.Fatal(err)
-		}
-		if len(part) == 2 {
-			b.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-			if _, err := b.Read(make([]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Fatal(err)
-			}
-			b.SetReadDeadline(time.Time{})
-		}
-	}
-	buf := make([]byte, 4)
-	if n, err := b.Read(buf); err != nil || string(buf[:n]) != "ab" {
-		t.Errorf("%q, %v", buf[:n], err)
-	}
-	x.Write(frame[6:])
-	if n, err := b.Read(buf); err != nil || string(buf[:n]) != "cd" {
-		t.Errorf("%q, %v", buf[:n], err)
-	}
-}
-
-func FuzzStream(f *testing.F) {
-	f.Add(append(binary.LittleEndian.AppendUint32(nil, 2), "ab"...))
-	f.Add(binary.LittleEndian.AppendUint32(nil, uint32(wire.TypeEnd)<<24))
-	f.Add(append(binary.LittleEndian.AppendUint32(nil, uint32(wire.TypeReset)<<24|2), "{}"...))
-	f.Add([]byte{0xff, 0xff, 0xff, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		x, y := pair(t)
-		go func() {
-			x.Write(b)
-			x.Close()
-		}()
-		s, err := wire.NewStream(y, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n, err := io.Copy(io.Discard, s); n > int64(len(b)) {
-			t.Errorf("%d bytes out of %d, %v", n, len(b), err)
-		}
-	})
 }
 
 func TestPageNumbers(t *testing.T) {

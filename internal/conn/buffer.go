@@ -1,11 +1,11 @@
-package vsock
+package conn
 
 import "sync"
 
-// buffer is a queue of bytes in chunks that are taken from a pool when they
+// Buffer is a queue of bytes in chunks that are taken from a pool when they
 // are needed and given back as soon as they are read, so that an idle
 // connection holds none. The zero value is empty.
-type buffer struct {
+type Buffer struct {
 	first, last *chunk
 	size        int
 }
@@ -18,8 +18,11 @@ type chunk struct {
 
 var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
-// write appends p.
-func (b *buffer) write(p []byte) {
+// Len returns how many bytes are in the buffer.
+func (b *Buffer) Len() int { return b.size }
+
+// Write appends p.
+func (b *Buffer) Write(p []byte) {
 	b.size += len(p)
 	for len(p) > 0 {
 		if b.last == nil || b.last.fill == len(b.last.data) {
@@ -31,7 +34,7 @@ func (b *buffer) write(p []byte) {
 	}
 }
 
-func (b *buffer) grow() {
+func (b *Buffer) grow() {
 	c := chunks.Get().(*chunk)
 	c.next, c.read, c.fill = nil, 0, 0
 	if b.last == nil {
@@ -42,8 +45,8 @@ func (b *buffer) grow() {
 	b.last = c
 }
 
-// read moves bytes from the front to p and returns how many.
-func (b *buffer) read(p []byte) (n int) {
+// Read moves bytes from the front to p and returns how many.
+func (b *Buffer) Read(p []byte) (n int) {
 	for n < len(p) && b.first != nil {
 		c := b.first
 		k := copy(p[n:], c.data[c.read:c.fill])
@@ -60,12 +63,12 @@ func (b *buffer) read(p []byte) (n int) {
 	return n
 }
 
-// drop empties the buffer.
-func (b *buffer) drop() {
+// Drop empties the buffer.
+func (b *Buffer) Drop() {
 	for c := b.first; c != nil; {
 		next := c.next
 		chunks.Put(c)
 		c = next
 	}
-	*b = buffer{}
+	*b = Buffer{}
 }
