@@ -12,6 +12,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/daemon"
 	"github.com/forkd-dev/forkd/internal/e2b"
 	"github.com/forkd-dev/forkd/internal/engine"
+	"github.com/forkd-dev/forkd/internal/processors"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -44,6 +45,7 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 	// Snapshots and images hold whole memories; nothing the daemon makes is for
 	// other users, whatever mode it is made with.
 	syscall.Umask(0o077)
+	processors.Few()
 	chosen, err := chooseEngine(opts.Home)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/image/debian"
 	"github.com/forkd-dev/forkd/internal/image/kernel"
+	"github.com/forkd-dev/forkd/internal/processors"
 )
 
 // Progress tells how far a build is.
@@ -78,6 +79,7 @@ const maxPackages = 1000 // in Options.Packages
 // and leaves nothing but whole downloads behind. At most one Build runs at a
 // time under one home; others wait.
 func Build(ctx context.Context, o Options) (*Image, error) {
+	defer processors.All()()
 	o.Arch = cmp.Or(o.Arch, "riscv64")
 	arch, ok := architectures[o.Arch]
 	if !ok {

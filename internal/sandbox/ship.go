@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/forkd-dev/forkd/internal/hub"
+	"github.com/forkd-dev/forkd/internal/processors"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 	"github.com/forkd-dev/forkd/internal/snapshot/archive"
 )
@@ -35,6 +36,7 @@ const (
 // Pack writes a snapshot, with all that it stands on, to w as one file. It is
 // verified before the first byte is written.
 func (m *Manager) Pack(ctx context.Context, tag string, w io.Writer, progress func(Progress)) error {
+	defer processors.All()()
 	report := reporter(progress)
 	x, err := m.export(ctx, tag, report)
 	if err != nil {
@@ -51,6 +53,7 @@ func (m *Manager) Pack(ctx context.Context, tag string, w io.Writer, progress fu
 // Unpack makes a snapshot of what Pack has written. An empty tag means that of
 // the pack. If anything is wrong nothing is kept.
 func (m *Manager) Unpack(ctx context.Context, r io.Reader, tag string, progress func(Progress)) (*SnapshotInfo, error) {
+	defer processors.All()()
 	report := reporter(progress)
 	in := &intake{m: m, ctx: ctx, tag: tag}
 	return in.finish("unpacking a snapshot", archive.Read(ctx, &packReader{r}, in.begin, func(done, total int64) {
@@ -61,6 +64,7 @@ func (m *Manager) Unpack(ctx context.Context, r io.Reader, tag string, progress 
 // Push sends a snapshot to where a reference says: a URL, a name on the hub, or
 // an OCI registry. What is there already is not sent again.
 func (m *Manager) Push(ctx context.Context, tag, reference string, opts ShipOptions, progress func(Progress)) error {
+	defer processors.All()()
 	report := reporter(progress)
 	c, ref, err := m.hub(reference, opts)
 	if err != nil {
@@ -89,6 +93,7 @@ func (m *Manager) Push(ctx context.Context, tag, reference string, opts ShipOpti
 // it was packed with. What is here already is not fetched again. If anything is
 // wrong nothing is kept.
 func (m *Manager) Pull(ctx context.Context, reference, tag string, opts ShipOptions, progress func(Progress)) (*SnapshotInfo, error) {
+	defer processors.All()()
 	report := reporter(progress)
 	c, ref, err := m.hub(reference, opts)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/processors"
 )
 
 // Chain is how a snapshot stands to others.
@@ -165,6 +166,7 @@ func (s *Store) bytes(m *member, family map[string]*member) (all, exclusive int6
 // under a new tag; it needs no other snapshot. The error wraps fs.ErrNotExist,
 // ErrNotBootable or, if the new tag is taken, fs.ErrExist.
 func (s *Store) Compact(ctx context.Context, from, to string) error {
+	defer processors.All()()
 	snap, err := s.Open(from)
 	if err != nil {
 		return err
@@ -186,6 +188,7 @@ func (s *Store) Compact(ctx context.Context, from, to string) error {
 // once it is there. progress, which may be nil, is called with numbers of bytes,
 // from several goroutines.
 func (s *Store) Verify(ctx context.Context, tag string, progress func(done, total int64)) error {
+	defer processors.All()()
 	if err := s.Wait(ctx, tag); ctx.Err() != nil {
 		return context.Cause(ctx)
 	} else if err != nil {

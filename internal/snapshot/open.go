@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/processors"
 )
 
 // Snapshot is an opened snapshot: everything that a child needs, in memory or
@@ -152,6 +153,7 @@ func (s *Store) known(tag string) *Snapshot {
 
 // load opens the files of a snapshot.
 func (s *Store) load(tag string) (snap *Snapshot, err error) {
+	defer processors.All()()
 	entry := s.inspect(tag)
 	if entry.Err != nil {
 		return nil, entry.Err

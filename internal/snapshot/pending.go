@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/processors"
 )
 
 // ErrRemoved reports a snapshot that was removed while it was being written.
@@ -113,6 +114,7 @@ func (s *Store) take(tag string) error {
 // Create writes a snapshot and makes it durable before it returns. It is Begin
 // and Commit.
 func (s *Store) Create(ctx context.Context, m Manifest, c Contents) error {
+	defer processors.All()()
 	p, err := s.Begin(m, c)
 	if err != nil {
 		return err
@@ -193,6 +195,7 @@ func (s *Store) Wait(ctx context.Context, tag string) error {
 // not let go. progress, which may be nil, is called with the bytes of page data
 // that have been written and that are to be written, from several goroutines.
 func (p *Pending) Commit(ctx context.Context, progress func(done, total int64)) error {
+	defer processors.All()()
 	s := p.store
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

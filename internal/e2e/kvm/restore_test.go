@@ -126,7 +126,7 @@ func (r *restorer) fork(ctx context.Context) {
 	})
 	defer m.Close()
 	r.copied += m.PrivateBytes()
-	guest := agent.NewClient(m.Open)
+	guest := agent.NewClient(m.Dial)
 	defer guest.Close()
 	guest.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	r.step(steps[3], func() error {
