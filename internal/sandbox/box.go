@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent"
@@ -15,10 +14,6 @@ import (
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
-
-// activations is how many children are refreshed at a time. A refresh is short
-// and bound by the CPU, so running many at once only makes them all late.
-const activations = 4
 
 // refreshTime bounds a refresh; a guest that has not answered by then is lost.
 const refreshTime = 60 * time.Second
@@ -30,31 +25,28 @@ const refreshTime = 60 * time.Second
 // Lock order: box.mu is a leaf.
 type box struct {
 	terms
-	id         string
-	tag        string // of its snapshot, or of that which a temporary one was branched from
-	base       string // tag that its user knows it to be of; another one than tag if that is its own
-	first      string // tag when it was forked: another one if it was rolled back since
-	source     string // id of the sandbox that its snapshot was branched from, if any
-	names      names
-	manifest   *snapshot.Manifest
-	engine     string
-	created    time.Time
-	restored   time.Time // when its machine was made: after created if it was rolled back or resumed
-	workspace  string    // that it is, if any
-	fleeting   bool      // a later daemon ends it; guarded by mu
-	machine    *cell.VM
-	agent      *agent.Client
-	slots      chan struct{} // shared: activations in progress
-	notes      *notes        // shared
-	turn       chan struct{} // holds a token while nobody branches, suspends or replaces it
-	wakeOnce   sync.Once
-	called     chan struct{} // closed when the guest has been asked to refresh itself
-	awake      chan struct{} // closed when activation has ended
-	evaluating atomic.Bool   // somebody evaluates who has not waited for that
-	evaluated  chan struct{} // closed when that has ended
-	wakeErr    error         // written before awake is closed
-	closeOnce  sync.Once
-	closed     chan struct{}
+	id        string
+	tag       string // of its snapshot, or of that which a temporary one was branched from
+	base      string // tag that its user knows it to be of; another one than tag if that is its own
+	first     string // tag when it was forked: another one if it was rolled back since
+	source    string // id of the sandbox that its snapshot was branched from, if any
+	names     names
+	manifest  *snapshot.Manifest
+	engine    string
+	created   time.Time
+	restored  time.Time // when its machine was made: after created if it was rolled back or resumed
+	workspace string    // that it is, if any
+	fleeting  bool      // a later daemon ends it; guarded by mu
+	machine   *cell.VM
+	agent     *agent.Client
+	notes     *notes        // shared
+	turn      chan struct{} // holds a token while nobody branches, suspends or replaces it
+	wakeOnce  sync.Once
+	called    chan struct{} // closed when the guest has been asked to refresh itself
+	awake     chan struct{} // closed when activation has ended
+	wakeErr   error         // written before awake is closed
+	closeOnce sync.Once
+	closed    chan struct{}
 
 	mu      sync.Mutex
 	life                       // guarded by mu
@@ -72,13 +64,10 @@ type box struct {
 // wait for the one refresh; what it could not do is every caller's error.
 func (b *box) activate(ctx context.Context) error {
 	b.wakeOnce.Do(func() {
-		b.slots <- struct{}{}
 		go func() {
-			defer func() { <-b.slots }()
 			b.wakeErr = b.refresh()
 			close(b.awake)
 			b.notes.soon(b)
-			b.firstEval()
 		}()
 	})
 	select {
@@ -130,9 +119,6 @@ func atOnce[R any](ctx context.Context, b *box, together bool, do func(context.C
 	}
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if b.evaluating.CompareAndSwap(false, true) {
-		defer close(b.evaluated)
-	}
 	go func() {
 		if b.activate(both) != nil {
 			cancel()
@@ -148,21 +134,6 @@ func atOnce[R any](ctx context.Context, b *box, together bool, do func(context.C
 		return nil, e
 	}
 	return result, err
-}
-
-// firstEval gives an evaluation that was sent along with the refresh, if there is
-// one, a moment to end before the next child is woken: a guest that has to share its
-// processor with many others for its first steps takes more of them, for its clock
-// ticks meanwhile.
-func (b *box) firstEval() {
-	const moment = 20 * time.Millisecond
-	if !b.evaluating.Load() {
-		return
-	}
-	select {
-	case <-b.evaluated:
-	case <-time.After(moment):
-	}
 }
 
 func (b *box) isAwake() bool {

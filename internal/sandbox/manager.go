@@ -80,10 +80,9 @@ type Manager struct {
 	spaces   *records[spaceRecord]
 	paused   *records[pausedRecord]
 	writers  *writers
-	active   chan struct{} // activations in progress
-	notes    notes         // for cells
-	settling sync.Mutex    // held while a sandbox that was found is registered
-	images   sync.RWMutex  // held for reading while an image is in use
+	notes    notes        // for cells
+	settling sync.Mutex   // held while a sandbox that was found is registered
+	images   sync.RWMutex // held for reading while an image is in use
 
 	admission admission
 	spent     averages // what children had when they ended
@@ -113,7 +112,6 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	m := &Manager{
 		opts:    opts,
 		lock:    lock,
-		active:  make(chan struct{}, activations),
 		writers: newWriters(),
 		warm:    make(map[string]*snapshot.Snapshot),
 		boxes:   make(map[string]*box),

@@ -155,12 +155,10 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		fleeting:  c.fleeting,
 		life:      c.life,
 		closed:    make(chan struct{}),
-		slots:     m.active,
 		notes:     &m.notes,
 		turn:      make(chan struct{}, 1),
 		called:    make(chan struct{}),
 		awake:     make(chan struct{}),
-		evaluated: make(chan struct{}),
 	}
 	if c.source != nil {
 		b.source = *c.source

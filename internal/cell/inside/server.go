@@ -44,6 +44,7 @@ type Server struct {
 	quitOnce      sync.Once
 	trims         trimmer
 	reserve       sync.Once // memory for machines
+	beginners     beginners
 
 	mu      sync.Mutex
 	layers  *registry

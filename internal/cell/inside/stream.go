@@ -111,6 +111,7 @@ func (a *streams) take(f wire.Frame) error {
 		st.relay.CloseWrite()
 	case wire.TypeClose:
 		st.relay.Close()
+		st.answered()
 	default:
 		return fmt.Errorf("%w: a frame of type %d from a daemon", wire.ErrMalformed, f.Type)
 	}
@@ -138,13 +139,33 @@ func (st *stream) connect(o wire.Open) (err error) {
 		return err
 	}
 	st.of.server.touch(st.vm)
-	if o.Start != 0 {
-		if err := st.vm.start(time.Unix(0, o.Start)); err != nil {
-			return err
-		}
+	if st.relay, err = st.vm.machine.Relay(o.Port, o.Wait, st); err == nil {
+		st.begin(o.Start)
 	}
-	st.relay, err = st.vm.machine.Relay(o.Port, o.Wait, st)
 	return err
+}
+
+// begin has the machine be started by its first stream, if it is to be, as of then. It may
+// have to wait for others, and more streams may come meanwhile.
+func (st *stream) begin(then int64) {
+	v := st.vm
+	b := v.first.Load()
+	if b == nil && then != 0 {
+		b = &beginner{of: &st.of.server.beginners, vm: v, run: func() error { return v.start(time.Unix(0, then)) }}
+		v.first.Store(b)
+		defer b.add()
+	}
+	if b != nil {
+		b.asked(st)
+	}
+}
+
+// answered notes that the guest has said something, or that nobody waits for that any
+// more.
+func (st *stream) answered() {
+	if b := st.vm.first.Load(); b != nil {
+		b.answered(st)
+	}
 }
 
 // send tells the daemon. One that is gone need not be told.
@@ -160,7 +181,10 @@ func (st *stream) Opened() {
 }
 
 // Data implements vsock.Receiver.
-func (st *stream) Data(b []byte) { st.send(wire.TypeData, b) }
+func (st *stream) Data(b []byte) {
+	st.send(wire.TypeData, b)
+	st.answered()
+}
 
 // Taken implements vsock.Receiver. What a daemon does not wait for it is told later, or
 // never.
@@ -182,6 +206,9 @@ func (st *stream) Ended(err error) {
 	st.of.mu.Unlock()
 	if open {
 		st.send(wire.TypeReset, wire.ToError(err).Encode())
+	}
+	if st.vm != nil {
+		st.answered()
 	}
 }
 

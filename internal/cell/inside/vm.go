@@ -27,6 +27,7 @@ type vm struct {
 	vcpus   int
 	machine *machine.Machine
 	common  json.RawMessage
+	first   atomic.Pointer[beginner] // nil: it has taken its first steps, or nobody has asked it anything
 
 	mu     sync.Mutex
 	note   []byte      // guarded by mu
@@ -43,6 +44,9 @@ func (v *vm) close() {
 	v.closed = true
 	v.rest.cancel()
 	v.mu.Unlock()
+	if b := v.first.Load(); b != nil {
+		b.end()
+	}
 	if !again {
 		v.machine.Close()
 		v.root.Release()

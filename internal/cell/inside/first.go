@@ -1,0 +1,108 @@
+package inside
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// First steps of machines that were asked something before they have ever run.
+//
+// They are short, and bound by the processor and its caches: many at once only make all of
+// them late, and a guest that has to share its processor takes more steps, for its clock
+// ticks meanwhile. So as many machines take theirs at a time as there are processors, and
+// the others are started one after the other when these have answered.
+
+// firstTime is after which others need not wait for a machine any more.
+const firstTime = 20 * time.Millisecond
+
+// beginners are the machines that take their first steps, and those that wait for it.
+//
+// Lock order: the locks of a machine's sockets, beginners.mu.
+type beginners struct {
+	mu      sync.Mutex
+	waiting []*beginner // guarded by mu
+	busy    int         // machines that take their first steps; guarded by mu
+}
+
+// beginner is a machine that is to be started. It is vm.first until it has taken its first
+// steps.
+type beginner struct {
+	of  *beginners
+	vm  *vm
+	run func() error // starts it; called once
+
+	streams []*stream // that it was asked on and has not answered; guarded by of.mu
+	started bool      // guarded by of.mu
+	over    bool      // guarded by of.mu
+}
+
+// add has the machine be started when it is its turn.
+func (b *beginner) add() {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	b.of.waiting = append(b.of.waiting, b)
+	b.of.nextLocked()
+}
+
+// nextLocked starts whoever may take first steps now. The caller holds a.mu.
+func (a *beginners) nextLocked() {
+	for a.busy < runtime.GOMAXPROCS(0) && len(a.waiting) > 0 {
+		b := a.waiting[0]
+		a.waiting[0] = nil
+		a.waiting = a.waiting[1:]
+		b.started = true
+		a.busy++
+		go b.start()
+	}
+}
+
+func (b *beginner) start() {
+	if err := b.run(); err != nil {
+		b.of.mu.Lock()
+		streams := slices.Clone(b.streams)
+		b.of.mu.Unlock()
+		for _, st := range streams {
+			st.Ended(err)
+		}
+	}
+	time.AfterFunc(firstTime, b.end)
+}
+
+// asked notes that the machine is asked something on a stream.
+func (b *beginner) asked(st *stream) {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	b.streams = append(b.streams, st)
+}
+
+// answered notes that it has answered on a stream.
+func (b *beginner) answered(st *stream) {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	if b.streams = slices.DeleteFunc(b.streams, func(s *stream) bool { return s == st }); len(b.streams) == 0 {
+		b.endLocked()
+	}
+}
+
+// end has nobody wait for the machine any more.
+func (b *beginner) end() {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	b.endLocked()
+}
+
+func (b *beginner) endLocked() {
+	if b.over {
+		return
+	}
+	b.over = true
+	b.vm.first.Store(nil)
+	if b.started {
+		b.of.busy--
+	} else {
+		b.of.waiting = slices.DeleteFunc(b.of.waiting, func(w *beginner) bool { return w == b })
+	}
+	b.of.nextLocked()
+}

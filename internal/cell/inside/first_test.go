@@ -1,0 +1,109 @@
+package inside
+
+import (
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+)
+
+// begin makes n machines that wait to be started, each with a stream, and tells on started
+// when they are.
+func begin(t *testing.T, n int, fail error) (a *beginners, all []*stream, started chan int) {
+	t.Helper()
+	fds, err := net.Listen("unix", "@"+t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fds.Close()
+	c, err := net.Dial("unix", "@"+t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	link, err := wire.NewLink(c.(*net.UnixConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := &streams{link: link, open: make(map[uint32]*stream)}
+	a, started = new(beginners), make(chan int, n)
+	var waiting []*beginner
+	for i := range n {
+		v := new(vm)
+		b := &beginner{of: a, vm: v, run: func() error {
+			started <- i
+			return fail
+		}}
+		v.first.Store(b)
+		st := &stream{of: streams, number: uint32(i), vm: v}
+		streams.open[st.number] = st
+		b.asked(st)
+		waiting, all = append(waiting, b), append(all, st)
+	}
+	for _, b := range waiting {
+		b.add()
+	}
+	return a, all, started
+}
+
+// TestFirstStepsTakeTurns: no more machines take their first steps than there are
+// processors, in order, and who has answered makes room.
+func TestFirstStepsTakeTurns(t *testing.T) {
+	atOnce := runtime.GOMAXPROCS(0)
+	a, all, started := begin(t, 3*atOnce, nil)
+	most := 0
+	for range all {
+		i := <-started
+		a.mu.Lock()
+		most = max(most, a.busy)
+		a.mu.Unlock()
+		all[i].answered()
+		if all[i].vm.first.Load() != nil {
+			t.Error("it is at its first steps still")
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if most > atOnce || a.busy != 0 || len(a.waiting) > 0 {
+		t.Errorf("up to %d at once; %d at the end, %d wait", most, a.busy, len(a.waiting))
+	}
+}
+
+// TestSilentMachinesHoldNobodyUp: others wait a moment for a machine that says nothing,
+// and not at all for one that is closed or cannot be started.
+func TestSilentMachinesHoldNobodyUp(t *testing.T) {
+	atOnce := runtime.GOMAXPROCS(0)
+	a, all, started := begin(t, 4*atOnce, nil)
+	all[len(all)-1].vm.first.Load().end() // closed before it was started
+	for range len(all) - 1 {
+		<-started
+	}
+	for done := false; !done; time.Sleep(time.Millisecond) {
+		a.mu.Lock()
+		done = a.busy == 0
+		a.mu.Unlock()
+	}
+	select {
+	case i := <-started:
+		t.Errorf("machine %d was closed, and is started", i)
+	default:
+	}
+}
+
+// TestStartFails: who waits for an answer of a machine that cannot be started hears that.
+func TestStartFails(t *testing.T) {
+	_, all, started := begin(t, 1, errors.New("it cannot be"))
+	st := all[0]
+	<-started
+	for st.vm.first.Load() != nil {
+		time.Sleep(time.Millisecond)
+	}
+	st.of.mu.Lock()
+	defer st.of.mu.Unlock()
+	if len(st.of.open) != 0 {
+		t.Error("its stream is open")
+	}
+}
