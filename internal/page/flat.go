@@ -35,6 +35,7 @@ type Flat struct {
 	copied map[Number]bool // pages of origin that had to be copied; guarded by mu
 	writes writes          // guarded by mu
 	ahead  table           // copies of pages as they were when writes told of them last; guarded by mu
+	ledger ledger          // of layers that were sealed
 }
 
 // maxMaps bounds how many mappings a Flat is made of. The host has a bound for a
@@ -125,14 +126,24 @@ type places struct {
 func (s *Stack) places() *places {
 	x := new(places)
 	for _, l := range s.layers {
-		switch {
-		case l.file != nil:
-			x.files = append(x.files, l.file)
-		case !slices.Contains(x.arenas, l.seal.arena):
-			x.arenas = append(x.arenas, l.seal.arena)
-		}
+		x.add(l)
 	}
 	return x
+}
+
+// add adds the places in which a layer has pages.
+func (x *places) add(l *Layer) {
+	if l.file != nil {
+		x.files = append(x.files, l.file)
+		return
+	}
+	m := l.memory.Load()
+	if m.seal != nil && !slices.Contains(x.arenas, m.seal.arena) {
+		x.arenas = append(x.arenas, m.seal.arena)
+	}
+	for _, part := range m.parts {
+		x.add(part)
+	}
 }
 
 func (x *places) find(p *Page) (file *os.File, offset int64) {
@@ -209,12 +220,13 @@ func (f *Flat) Pages() int {
 	return pages
 }
 
-// Bytes returns the host memory that only this machine has.
+// Bytes returns the host memory that only this machine has, or that it has sealed.
 func (f *Flat) Bytes() int {
 	f.mu.Lock()
 	ahead := f.ahead.used
 	f.mu.Unlock()
-	return (f.Pages() + ahead) * Size
+	kept, _ := f.ledger.sums()
+	return (f.Pages() + ahead + kept) * Size
 }
 
 // Resident returns 0: there is nothing that a Pack could do.
@@ -261,12 +273,82 @@ func (f *Flat) Seal() *Stack {
 	}
 	below, pages := f.base, f.ahead
 	f.ahead = table{}
-	f.base = seal(f.limit, f.arena, pages, below)
+	f.base = seal(f.limit, f.arena, pages, below, &f.ledger)
 	if len(below.layers) == 0 {
-		f.base.layers[0].seal.dense = true
+		f.base.layers[0].seal().dense = true
 	}
 	below.Release()
 	return f.base.Retain()
+}
+
+// Unseal implements Top. Nobody else reads what was sealed, so there is nothing to wait
+// for.
+func (f *Flat) Unseal() (free func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.unsealTop() {
+		free = func() {}
+	}
+	return free
+}
+
+// unsealTop takes the pages of the uppermost layer back as copies that are made already.
+// The caller holds f.mu.
+func (f *Flat) unsealTop() bool {
+	if f.base == nil || len(f.base.layers) == len(f.origin.layers) {
+		return false
+	}
+	s := f.base
+	l := s.layers[len(s.layers)-1]
+	l.Absorb()
+	seal := l.seal()
+	if seal == nil || seal.ledger != &f.ledger || !s.claim(l) {
+		return false
+	}
+	l.leave()
+	seal.forget()
+	f.ledger.strike(seal)
+	for _, slot := range seal.pages.slots {
+		switch {
+		case slot.page == nil:
+		case f.ahead.get(slot.number) == nil:
+			f.ahead.put(slot.number, slot.page)
+		default:
+			f.arena.Free(slot.page) // it was written since
+		}
+	}
+	f.base = s.below(l)
+	return true
+}
+
+// Replacing implements Top. What the memory is mapped from stays as it is.
+func (f *Flat) Replacing(r *Replacement) *Change {
+	f.mu.Lock()
+	base := f.base
+	if base != nil {
+		base.Retain()
+	}
+	f.mu.Unlock()
+	if base == nil {
+		return nil
+	}
+	next, _ := r.Of(base)
+	if next == nil {
+		base.Release()
+		return nil
+	}
+	c := &Change{stacks: []*Stack{base, next.Retain()}}
+	c.swap = func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.base != base {
+			return false
+		}
+		f.base = next
+		c.stacks = []*Stack{base, base}
+		return true
+	}
+	return c
 }
 
 // copyWritten copies the pages that were written since it was called last, or since
