@@ -186,6 +186,11 @@ func (s *Stack) find(run []*Layer) int {
 	return at
 }
 
+// Stand reports whether any of the stacks has layers that lie on one another as in run.
+func Stand(stacks []*Stack, run []*Layer) bool {
+	return slices.ContainsFunc(stacks, func(s *Stack) bool { return s.find(run) >= 0 })
+}
+
 // Change is what Replacing has prepared.
 type Change struct {
 	// Moved tells that pages will lie elsewhere: all page pointers handed out before
