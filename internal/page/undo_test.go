@@ -404,9 +404,11 @@ func TestUndoWhileOthersUseIt(t *testing.T) {
 		}
 		s.Release()
 		if free := o.Unseal(); free != nil {
-			world.Lock()
-			world.Unlock() //nolint:staticcheck // whoever had a page has given it up
-			free()
+			func() {
+				world.Lock() // whoever had a page has given it up
+				defer world.Unlock()
+				free()
+			}()
 		}
 	}
 	close(stop)
