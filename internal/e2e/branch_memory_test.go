@@ -117,3 +117,58 @@ threading.Thread(target=tick, daemon=True).start()`)
 		t.Errorf("its thread stands still at %d", b)
 	}
 }
+
+// TestLayersOutliveTheDaemon: a daemon that dies at any moment of a branch, or of what comes
+// after one, leaves sandboxes and children whose memory is right, and the next daemon can branch
+// them, fork them and have their memory back.
+func TestLayersOutliveTheDaemon(t *testing.T) {
+	home := cloneHome(t)
+	d := serve(t, home)
+	id := d.fork(t, 1)[0]
+	d.eval(t, id, `
+import numpy
+data, round = numpy.zeros(4 << 18, dtype=numpy.uint64), 0
+def write():
+    global round
+    round += 1
+    data[:] = round * 1_000_003 + numpy.arange(len(data), dtype=numpy.uint64)
+def check():
+    want = round * 1_000_003 + numpy.arange(len(data), dtype=numpy.uint64)
+    return round if (data == want).all() else -1`)
+	children := make(map[string]int) // what round each is in
+	for round := 1; round <= 12; round++ {
+		d.eval(t, id, "write()")
+		req := client.BranchRequest{Tag: fmt.Sprintf("out-%d", round), Wait: client.Ptr(round%2 == 0)}
+		d.branch(t, id, req)
+		switch round % 4 {
+		case 0:
+			children[d.forkTag(t, req.Tag, 1)[0]] = round
+		case 1: // of what may be in memory yet
+			children[d.forkTag(t, req.Tag, 1)[0]] = round
+		case 2:
+			children[d.forkWith(t, client.ForkRequest{FromSandbox: id, N: client.Ptr(1)})[0]] = round
+		case 3:
+			d.RemoveSnapshot(limited(t, patience), req.Tag, client.RemoveOptions{Force: true})
+		}
+		time.Sleep(time.Duration(round*13%100) * time.Millisecond)
+		d.killAlone()
+		d = serve(t, home)
+		if got := value[int](t, d, id, "check()"); got != round {
+			t.Fatalf("the sandbox is in round %d, not %d", got, round)
+		}
+		for child, want := range children {
+			if got := value[int](t, d, child, "check()"); got != want {
+				t.Errorf("after round %d a child of %d is in %d", round, want, got)
+			}
+		}
+	}
+	for child := range children {
+		d.killAll([]string{child})
+	}
+	d.branch(t, id, client.BranchRequest{Tag: "out-last", Wait: client.Ptr(true)})
+	d.private(t, id, 24)
+	last := d.forkTag(t, "out-last", 1)[0]
+	if got := value[int](t, d, last, "check()"); got != 12 {
+		t.Errorf("a child of the last branch is in round %d", got)
+	}
+}
