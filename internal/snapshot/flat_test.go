@@ -227,18 +227,20 @@ func TestFailureWhileATallStackIsWritten(t *testing.T) {
 		f := &trouble{}
 		b := newStory(t, arena, f).b
 		s := newTallSource(b)
-		s.grow(maxLayers)
-		f.at = step
+		s.grow(tall - 1)
+		s.mustBranch("first") // what goes together lies in files already
+		first := len(f.steps)
+		f.at = first + step
 		err := s.branch("failed")
 		f.at = 0
-		if len(f.steps) < step {
+		if len(f.steps) < first+step {
 			s.close()
 			t.Logf("%d steps", step-1)
 			return
 		}
 		// There are two ways to get a root image.
-		if linked := strings.HasPrefix(f.steps[step-1], "link "); linked != (err == nil) || !linked && !errors.Is(err, errInjected) {
-			t.Fatalf("step %d (%s): %v", step, f.steps[step-1], err)
+		if linked := strings.HasPrefix(f.steps[first+step-1], "link "); linked != (err == nil) || !linked && !errors.Is(err, errInjected) {
+			t.Fatalf("step %d (%s): %v", step, f.steps[first+step-1], err)
 		}
 		for _, tag := range []string{"next", "last"} {
 			s.mustBranch(tag)
