@@ -44,7 +44,8 @@ type Cell struct {
 	layers  map[uint64]*held               // layers that were sent; guarded by mu
 	numbers map[*page.Layer]uint64         // of those; guarded by mu
 	sources map[*snapshot.Snapshot]*source // guarded by mu
-	saved   map[uint64]page.Digest         // layers that it has sealed and that have a file; guarded by mu
+	saved   map[uint64]page.Digest         // layers of its own that have a file; guarded by mu
+	filed   map[uint64]bool                // of these, the ones that it has as files; guarded by mu
 	why     error                          // it is gone; guarded by mu
 	idle    *time.Timer                    // ends it; guarded by mu
 	quits   bool                           // it was told to; guarded by mu
@@ -68,6 +69,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 		calls: make(map[uint64]chan *wire.Message), vms: make(map[uint64]*VM),
 		layers: make(map[uint64]*held), numbers: make(map[*page.Layer]uint64),
 		sources: make(map[*snapshot.Snapshot]*source), saved: make(map[uint64]page.Digest),
+		filed: make(map[uint64]bool),
 	}
 	// Numbers of an earlier daemon are smaller.
 	c.last.Store(uint64(time.Now().UnixNano()))

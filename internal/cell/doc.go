@@ -18,6 +18,6 @@
 //     record of them decides anything.
 //   - When a cell is gone all of its machines have ended, with that as the reason.
 //
-// Lock order: Cell.sending, Host.mu, Cell.mu, VM.mu. Nothing is sent or waited for under
-// the last three.
+// Lock order: Cell.sending, Host.mu, Cell.mu, VM.mu, Cut.mu. Nothing is sent or waited for under
+// the last four.
 package cell

@@ -137,15 +137,17 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 	if err != nil {
 		return nil, fmt.Errorf("asking cell %s for a state: %w", c.Name, err)
 	}
-	sealed := false
-	for _, stack := range []wire.Stack{s.spec.Memory, s.spec.Scratch, s.spec.Root} {
-		for _, id := range stack.Layers {
-			is, err := c.ownLayer(ctx, id)
-			if err != nil {
-				return nil, fmt.Errorf("asking cell %s for a layer: %w", c.Name, err)
-			}
-			sealed = sealed || is
+	// The cell may put its layers in order meanwhile.
+	sealed, err := c.ownLayers(ctx, s.spec)
+	if errors.Is(err, wire.ErrNoLayer) {
+		var now wire.Source
+		if _, err = c.call(ctx, wire.OpStacks, wire.Ref{ID: s.ID}, nil, &now); err == nil {
+			s.spec = now
+			sealed, err = c.ownLayers(ctx, s.spec)
 		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking cell %s for a layer: %w", c.Name, err)
 	}
 	cut := &Cut{cell: c, spec: s.spec, state: state}
 	cut.refs.Store(1)
@@ -176,6 +178,24 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 // DropSource has a found cell forget a source that nobody needs.
 func (c *Cell) DropSource(s FoundSource) {
 	_ = c.tell(wire.OpDrop, wire.Ref{ID: s.ID}, nil) // a cell that is gone has forgotten it
+}
+
+// ownLayers uses all layers of a source once more, or none. It reports whether there are
+// some that have no file, because the cell has sealed them.
+func (c *Cell) ownLayers(ctx context.Context, d wire.Source) (sealed bool, err error) {
+	var used wire.Source
+	for _, x := range [][2]*wire.Stack{{&used.Memory, &d.Memory}, {&used.Scratch, &d.Scratch}, {&used.Root, &d.Root}} {
+		for _, id := range x[1].Layers {
+			is, err := c.ownLayer(ctx, id)
+			if err != nil {
+				c.unuse(used)
+				return false, err
+			}
+			sealed = sealed || is
+			x[0].Layers = append(x[0].Layers, id)
+		}
+	}
+	return sealed, nil
 }
 
 // ownLayer gets the file of a layer that an earlier daemon has sent, and uses it once

@@ -368,18 +368,11 @@ func (m *Machine) Freeze() (*Frozen, error) {
 //
 // What was packed has to be unpacked, which is done here if it was not before;
 // see Prepare.
-func (m *Machine) Branch() (*Frozen, error) {
+func (m *Machine) Branch() (f *Frozen, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running {
-		m.pause()
-		defer func() {
-			if !m.closed && !m.ended() {
-				m.start()
-			}
-		}()
-	}
-	return m.freeze()
+	m.still(func() { f, err = m.freeze() })
+	return f, err
 }
 
 // Prepare does ahead what a Branch that should be quick would have to do otherwise; see

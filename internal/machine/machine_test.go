@@ -83,11 +83,7 @@ func (l *lab) make(cfg machine.Config) *machine.Machine {
 
 func (l *lab) freeze(m *machine.Machine) *machine.Frozen {
 	l.t.Helper()
-	m.Pause()
-	f, err := m.Freeze()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	f := l.frozen(m)
 	l.t.Cleanup(f.Memory.Release)
 	l.t.Cleanup(f.Scratch.Release)
 	return f

@@ -31,6 +31,9 @@ func (s *Space) gpas(numbers []page.Number) []uint64 {
 	return gpas
 }
 
+// Over reports whether memory lies over a stack still, whose pages may have been replaced.
+func (s *Space) Over(stack *page.Stack) bool { return s.overlay().Origin() == stack }
+
 // Written returns the GPAs of the pages that are the machine's own, ascending.
 func (s *Space) Written() []uint64 { return s.gpas(s.overlay().Numbers()) }
 

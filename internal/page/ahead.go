@@ -2,8 +2,10 @@ package page
 
 import "slices"
 
-// Origin returns the stack that the overlay was made over, which lives as long as
-// the overlay.
+// Origin returns the stack that the overlay was made over, or the one that has replaced
+// it. It lives as long as the overlay has it.
+//
+// Preconditions: no Change is made meanwhile.
 func (o *Overlay) Origin() *Stack { return o.origin }
 
 // Numbers returns the pages that the overlay holds, packed ones included, in

@@ -35,6 +35,7 @@ type Flat struct {
 	copied map[Number]bool // pages of origin that had to be copied; guarded by mu
 	writes writes          // guarded by mu
 	ahead  table           // copies of pages as they were when writes told of them last; guarded by mu
+	ledger ledger          // of layers that were sealed
 }
 
 // maxMaps bounds how many mappings a Flat is made of. The host has a bound for a
@@ -125,14 +126,24 @@ type places struct {
 func (s *Stack) places() *places {
 	x := new(places)
 	for _, l := range s.layers {
-		switch {
-		case l.file != nil:
-			x.files = append(x.files, l.file)
-		case !slices.Contains(x.arenas, l.seal.arena):
-			x.arenas = append(x.arenas, l.seal.arena)
-		}
+		x.add(l)
 	}
 	return x
+}
+
+// add adds the places in which a layer has pages.
+func (x *places) add(l *Layer) {
+	if l.file != nil {
+		x.files = append(x.files, l.file)
+		return
+	}
+	m := l.memory.Load()
+	if m.seal != nil && !slices.Contains(x.arenas, m.seal.arena) {
+		x.arenas = append(x.arenas, m.seal.arena)
+	}
+	for _, part := range m.parts {
+		x.add(part)
+	}
 }
 
 func (x *places) find(p *Page) (file *os.File, offset int64) {
@@ -209,12 +220,13 @@ func (f *Flat) Pages() int {
 	return pages
 }
 
-// Bytes returns the host memory that only this machine has.
+// Bytes returns the host memory that only this machine has, or that it has sealed.
 func (f *Flat) Bytes() int {
 	f.mu.Lock()
 	ahead := f.ahead.used
 	f.mu.Unlock()
-	return (f.Pages() + ahead) * Size
+	kept, _ := f.ledger.sums()
+	return (f.Pages() + ahead + kept) * Size
 }
 
 // Resident returns 0: there is nothing that a Pack could do.
@@ -261,9 +273,9 @@ func (f *Flat) Seal() *Stack {
 	}
 	below, pages := f.base, f.ahead
 	f.ahead = table{}
-	f.base = seal(f.limit, f.arena, pages, below)
+	f.base = seal(f.limit, f.arena, pages, below, &f.ledger)
 	if len(below.layers) == 0 {
-		f.base.layers[0].seal.dense = true
+		f.base.layers[0].seal().dense = true
 	}
 	below.Release()
 	return f.base.Retain()

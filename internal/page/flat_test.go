@@ -166,7 +166,7 @@ func TestFlatIsPrivate(t *testing.T) {
 // sealed returns the numbers of the pages that a Seal has put into its layer, among
 // them those that are as they were.
 func sealedNumbers(s *Stack) []Number {
-	numbers := s.layers[len(s.layers)-1].seal.pages.numbers()
+	numbers := s.layers[len(s.layers)-1].seal().pages.numbers()
 	slices.Sort(numbers)
 	return numbers
 }

@@ -14,12 +14,12 @@ import (
 // lies below: finding out reads every page, and a machine is waiting. The first
 // who asks for the layer's contents pays for it.
 type Layer struct {
-	refs  atomic.Int64
-	limit Number
-	index func() index           // what the layer holds; safe for concurrent use
-	saved atomic.Pointer[Digest] // of the file that holds the same contents
-	file  *mapping               // holds the pages, or
-	seal  *sealed                // does
+	refs   atomic.Int64
+	limit  Number
+	index  func() index             // what the layer holds; safe for concurrent use
+	saved  atomic.Pointer[Digest]   // of the file that holds the same contents
+	file   *mapping                 // has the pages, or
+	memory atomic.Pointer[inMemory] // tells who has
 
 	mu     sync.Mutex
 	onFree []func() // guarded by mu
@@ -48,18 +48,36 @@ func newFileLayer(limit Number, file *mapping, x index) *Layer {
 	return l
 }
 
-// sealed is the pages of an overlay, as they were when it was sealed.
-type sealed struct {
-	arena *Arena
-	pages table
-	below atomic.Pointer[Stack] // nil once the differences are known
-	dense bool                  // see fillGaps
+// inMemory is a layer that has no file of its own: it has pages of an overlay, or
+// consists of other layers (see Merge).
+type inMemory struct {
+	seal  *sealed
+	parts []*Layer // bottom first, a reference to each
 }
 
-func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack) *Layer {
-	s := &sealed{arena: arena, pages: pages}
-	s.below.Store(below.Retain())
-	l := &Layer{limit: limit, seal: s, index: sync.OnceValue(s.compare)}
+// sealed is the pages of an overlay, as they were when it was sealed.
+type sealed struct {
+	arena  *Arena
+	pages  table
+	ledger *ledger // of the overlay
+	count  int     // pages of its own
+	over   int     // of those, how many are in the ledger's over; guarded by ledger.mu
+	dense  bool    // see fillGaps
+
+	mu    sync.Mutex
+	below *Stack // a reference; nil once somebody finds out the differences; guarded by mu
+}
+
+func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack, keeper *ledger) *Layer {
+	s := &sealed{arena: arena, pages: pages, ledger: keeper, below: below.Retain()}
+	for i := range pages.slots {
+		if p := pages.slots[i].page; p != nil && p != zero {
+			s.count++
+		}
+	}
+	keeper.enter(s)
+	l := &Layer{limit: limit, index: sync.OnceValue(s.compare)}
+	l.memory.Store(&inMemory{seal: s})
 	l.refs.Store(1)
 	return l
 }
@@ -67,7 +85,8 @@ func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack) *Laye
 // compare finds the pages that differ from those below. The others stay in
 // memory, because stacks lead to them.
 func (s *sealed) compare() index {
-	below := s.below.Load()
+	below := s.unlink()
+	defer below.Release()
 	numbers := s.pages.numbers()
 	slices.Sort(numbers)
 	pages := make([]*Page, 0, len(numbers))
@@ -82,7 +101,6 @@ func (s *sealed) compare() index {
 		pages = append(pages, p)
 		return false
 	})
-	s.unlink()
 	if s.dense {
 		numbers, pages = fillGaps(numbers, pages)
 	}
@@ -109,15 +127,39 @@ func fillGaps(numbers []Number, pages []*Page) ([]Number, []*Page) {
 	return allNumbers, all
 }
 
-// unlink gives up the stack below.
-func (s *sealed) unlink() {
-	if below := s.below.Swap(nil); below != nil {
+// unlink returns the reference to the stack below; nil if there is none any more.
+func (s *sealed) unlink() *Stack {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	below := s.below
+	s.below = nil
+	return below
+}
+
+// forget gives up the stack below: nobody will ask for the differences any more.
+func (s *sealed) forget() {
+	if below := s.unlink(); below != nil {
 		below.Release()
 	}
 }
 
+// relink has the layer compared with another stack below, of the same contents.
+func (s *sealed) relink(r *Replacement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.below == nil {
+		return
+	}
+	if next, _ := r.Of(s.below); next != nil {
+		next.Retain()
+		s.below.Release() // the replacement has it, too
+		s.below = next
+	}
+}
+
 func (s *sealed) free() {
-	s.unlink()
+	s.forget()
+	s.ledger.strike(s)
 	s.arena.Free(s.pages.all()...)
 }
 
@@ -137,6 +179,16 @@ func (l *Layer) Digest() Digest {
 		return *d
 	}
 	return Digest{}
+}
+
+// Detach gives up the descriptor of the layer's file: what is mapped stays, and takes no
+// descriptor. File and Intact do not know of the file any more.
+//
+// Preconditions: nobody else knows the layer yet.
+func (l *Layer) Detach() {
+	if l.file != nil {
+		l.file.detach()
+	}
 }
 
 // Intact reports a layer whose file has been truncated or written to since it
@@ -178,6 +230,25 @@ func (l *Layer) Retain() {
 	}
 }
 
+// TryRetain is Retain for who cannot know whether the layer is still there, and tells
+// whether it is.
+func (l *Layer) TryRetain() bool {
+	for {
+		n := l.refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if l.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// claim takes the last reference, if the caller's is the last: nobody else has the
+// layer then, or can get it. unclaim gives it back.
+func (l *Layer) claim() bool { return l.refs.CompareAndSwap(1, 0) }
+func (l *Layer) unclaim()    { l.refs.Store(1) }
+
 // Release drops a reference; the last one frees the layer's memory.
 func (l *Layer) Release() {
 	switch n := l.refs.Add(-1); {
@@ -198,21 +269,92 @@ func (l *Layer) OnFree(fn func()) {
 }
 
 func (l *Layer) free() {
-	for _, fn := range l.onFree {
-		fn()
-	}
+	l.leave()
 	if l.file != nil {
 		l.file.close()
-	} else {
-		l.seal.free()
+		return
 	}
+	m := l.memory.Load()
+	if m.seal != nil {
+		m.seal.free()
+	}
+	for _, part := range m.parts {
+		part.Release()
+	}
+}
+
+// leave tells those who want to know that nobody uses the layer any more.
+func (l *Layer) leave() {
+	l.mu.Lock()
+	told := l.onFree
+	l.onFree = nil
+	l.mu.Unlock()
+	for _, fn := range told {
+		fn()
+	}
+}
+
+// seal returns the pages that the layer has itself; nil if it has a file, or consists of
+// others.
+func (l *Layer) seal() *sealed {
+	if l.file != nil {
+		return nil
+	}
+	return l.memory.Load().seal
+}
+
+// at returns the page that a stack leads to, for page n, whose topmost layer with
+// anything to say about it is this one. That may be more than Get tells, since a page
+// that a machine has written does not always differ from what lies below. A nil page
+// with ok is a hole.
+func (l *Layer) at(n Number) (p *Page, ok bool) {
+	if l.file != nil {
+		return l.Get(n)
+	}
+	m := l.memory.Load()
+	if m.seal != nil {
+		p = m.seal.pages.get(n)
+		return p, p != nil
+	}
+	for _, part := range slices.Backward(m.parts) {
+		if p, ok = part.at(n); ok {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// touched returns the numbers for which at finds something, in no order.
+func (l *Layer) touched() []Number {
+	if l.file != nil {
+		return l.index().numbers
+	}
+	m := l.memory.Load()
+	if m.seal != nil {
+		return m.seal.pages.numbers()
+	}
+	return touched(m.parts)
+}
+
+// touched returns the numbers that any of the layers touches, each once.
+func touched(layers []*Layer) (all []Number) {
+	if len(layers) == 1 {
+		return layers[0].touched()
+	}
+	for _, l := range layers {
+		all = append(all, l.touched()...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // owns reports whether p is the layer's memory for page n.
 func (l *Layer) owns(n Number, p *Page) bool {
-	if l.seal != nil {
-		return l.seal.pages.get(n) == p
+	if l.file == nil {
+		if m := l.memory.Load(); m.seal == nil {
+			return slices.ContainsFunc(m.parts, func(part *Layer) bool { return part.owns(n, p) })
+		}
 	}
-	q, _ := l.Get(n)
-	return q == p
+	q, ok := l.at(n)
+	return ok && q == p
 }

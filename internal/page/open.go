@@ -73,10 +73,20 @@ func (m *mapping) close() {
 	if m.mem != nil {
 		unix.Munmap(m.mem)
 	}
-	m.file.Close()
+	m.detach()
+}
+
+func (m *mapping) detach() {
+	if m.file != nil {
+		m.file.Close()
+		m.file = nil
+	}
 }
 
 func (m *mapping) intact() error {
+	if m.file == nil {
+		return nil
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.file.Fd()), &st); err != nil {
 		return fmt.Errorf("looking at %s: %w", m.path, err)

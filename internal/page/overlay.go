@@ -23,12 +23,19 @@ var ErrQuota = errors.New("page quota exceeded")
 // they are its own now or went into a layer in a Seal. A page that is discarded counts no
 // more if it is the overlay's own. One that lies in a layer counts still, as the layer is
 // there; and so does what is written to its place if the discard went into a layer, too.
+// With CountKept it bounds the pages that are in memory because of the overlay as well.
 type Overlay struct {
 	arena  *Arena // immutable
 	limit  Number // immutable
-	origin *Stack // that the overlay was made over; immutable until Close
+	ledger ledger // of layers that were sealed
+
+	// shape is held by who makes pages the overlay's own or a layer's, or replaces stacks:
+	// Seal, Unseal, Pack, Change.Swap and Close. It is locked before mu.
+	shape sync.Mutex
 
 	mu     sync.Mutex
+	origin *Stack  // that the overlay was made over; guarded by mu, but for who uses pages
+	strict bool    // see CountKept; guarded by mu
 	quota  int     // guarded by mu
 	base   *Stack  // guarded by mu
 	pages  table   // resident pages, and zero for those that were discarded; guarded by mu
@@ -119,7 +126,7 @@ func (o *Overlay) Write(n Number) (p *Page, moved bool, err error) {
 		return below, false, err
 	}
 	again := o.sealedBefore(n)
-	if !again && o.charged() >= o.quota {
+	if o.charged() >= o.quota && !(again && o.free(n, below)) {
 		return nil, false, ErrQuota
 	}
 	p, err = o.arena.Alloc()
@@ -136,8 +143,17 @@ func (o *Overlay) Write(n Number) (p *Page, moved bool, err error) {
 	}
 	if again {
 		o.again++
+		if below == nil {
+			o.supersede(n, false)
+		}
 	}
 	return p, true, nil
+}
+
+// free reports whether a page that counts already can be written without counting twice.
+// below is what the overlay has in its place, nil or zero. The caller holds o.mu.
+func (o *Overlay) free(n Number, below *Page) bool {
+	return !o.strict || below != nil || o.keeper(n) == nil
 }
 
 // unmark notes that a page is written which was not worth packing. The caller
@@ -189,11 +205,13 @@ func (o *Overlay) Pages() int {
 	return o.own()
 }
 
-// Bytes returns the host memory that the overlay's pages take.
+// Bytes returns the host memory that the overlay's pages take, and those that it has
+// sealed, as long as they are in memory.
 func (o *Overlay) Bytes() int {
+	kept, _ := o.ledger.sums()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n := (o.pages.used - o.holes) * Size
+	n := (o.pages.used - o.holes + kept) * Size
 	if o.packed != nil {
 		n += o.packed.size()
 	}
@@ -214,6 +232,8 @@ func (o *Overlay) Resident() int {
 //
 // Preconditions: nothing reads or writes pages of this overlay during the call.
 func (o *Overlay) Pack() {
+	o.shape.Lock()
+	defer o.shape.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	numbers := o.pages.numbers()
@@ -241,10 +261,14 @@ func (o *Overlay) Pack() {
 			stay.put(n, zero)
 			continue
 		}
+		held := len(fresh.numbers)
 		if s.large || !fresh.add(n, s.page, o.base.Get(n)) {
 			stay.put(n, s.page)
 			stay.find(n).large = true
 			continue
+		}
+		if len(fresh.numbers) == held && o.sealedBefore(n) {
+			o.supersede(n, true) // the one below is as good
 		}
 		free = append(free, s.page)
 	}
@@ -307,6 +331,8 @@ func (o *Overlay) unpackSome(from, to int) (more bool, err error) {
 //
 // Preconditions: nothing writes to pages of this overlay during the call.
 func (o *Overlay) Seal() *Stack {
+	o.shape.Lock()
+	defer o.shape.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, err := o.unpackSome(0, math.MaxInt); err != nil {
@@ -315,7 +341,7 @@ func (o *Overlay) Seal() *Stack {
 	o.sealed += o.own() - o.again
 	pages, below := o.pages, o.base
 	o.pages, o.holes, o.large, o.again = table{}, 0, 0, 0
-	o.base = seal(o.limit, o.arena, pages, below)
+	o.base = seal(o.limit, o.arena, pages, below, &o.ledger)
 	below.Release()
 	return o.base.Retain()
 }
@@ -324,6 +350,8 @@ func (o *Overlay) Seal() *Stack {
 //
 // Preconditions: nothing uses the overlay or its pages any more.
 func (o *Overlay) Close() {
+	o.shape.Lock()
+	defer o.shape.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.arena.Free(o.pages.all()...)

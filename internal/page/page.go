@@ -14,6 +14,13 @@
 // Sealing an overlay moves its pages, by pointer, into a new layer; forking is
 // a new empty overlay over a stack. Neither copies page contents.
 //
+// What was sealed need not stay in memory. Unseal moves the pages of layers back that
+// nobody but the overlay has. A Replacement puts files in the place of layers that were
+// written, or one layer in the place of several (Merge) that are not needed apart, whose
+// hidden pages go then (Absorb); contents stay the same. Whether somebody has a layer
+// is a matter of its reference count alone: the last reference is taken in one step, so
+// nobody can get another.
+//
 // Invariants. Pages reachable from a Layer are never written again. A *Page
 // handed out by a Stack or an Overlay stays valid while a reference to that
 // Stack is held; its memory does not come from the Go heap. All sizes and
@@ -21,7 +28,9 @@
 // checks cannot cover is a file that somebody truncates while it is mapped:
 // touching what it lost is a bus error (see Stack.Intact).
 //
-// Lock order: Overlay.mu, then Arena.mu. Reference counts are atomic.
+// Lock order: Overlay.shape, then Overlay.mu, then Layer.mu and that of what a layer was
+// sealed over (from upper layers to lower ones), then Arena.mu and that of the ledger.
+// Reference counts are atomic.
 package page
 
 // Size is the size of a page in bytes, and Shift its binary logarithm.

@@ -94,6 +94,7 @@ type world struct {
 	machines []modelMachine
 	stacks   []modelStack
 	stamp    uint64
+	discards bool // is there discarding? (see accounts)
 }
 
 func (w *world) machine() modelMachine { return w.machines[w.rng.IntN(len(w.machines))] }

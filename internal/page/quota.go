@@ -12,6 +12,14 @@ func (o *Overlay) SetQuota(pages int) {
 	}
 }
 
+// CountKept has the quota bound memory: what was written before a Seal and again
+// after it counts twice as long as both are in memory.
+func (o *Overlay) CountKept() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.strict = true
+}
+
 // Charged returns how many pages count for the quota.
 func (o *Overlay) Charged() int {
 	o.mu.Lock()
@@ -19,7 +27,14 @@ func (o *Overlay) Charged() int {
 	return o.charged()
 }
 
-func (o *Overlay) charged() int { return o.sealed + o.own() - o.again }
+func (o *Overlay) charged() int {
+	n := o.sealed + o.own() - o.again
+	if o.strict {
+		_, over := o.ledger.sums()
+		n += over
+	}
+	return n
+}
 
 // own returns how many pages the overlay holds. The caller holds o.mu.
 func (o *Overlay) own() int { return o.pages.used - o.holes + o.hidden }
@@ -40,6 +55,9 @@ func (o *Overlay) Discard(n Number) error {
 		return nil
 	case p == nil:
 		o.pages.put(n, zero)
+		if o.sealedBefore(n) {
+			o.supersede(n, false)
+		}
 	default:
 		o.unmark(n)
 		o.pages.find(n).page = zero
@@ -54,7 +72,9 @@ func (o *Overlay) Discard(n Number) error {
 
 // sealedBefore reports whether page n went into a layer in a Seal of this
 // overlay, with contents. The caller holds o.mu.
-func (o *Overlay) sealedBefore(n Number) bool { return o.moved(n) && o.base.lookup(n) != zero }
+func (o *Overlay) sealedBefore(n Number) bool {
+	return o.base != o.origin && leads(o.base, o.origin, n)
+}
 
 // moved reports whether page n is in another place than in the stack that the overlay
 // was made over, because of a Seal. The caller holds o.mu.

@@ -8,23 +8,53 @@ import (
 )
 
 const (
-	// maxLayers is how many layers a stack may have on disk. Of a taller one the
-	// lower layers are written as one: chains that grow for ever, as those of
-	// workspaces, would otherwise use up mappings and descriptors.
+	// maxLayers is how many layers a stack may have on disk: chains that grow for ever, as
+	// those of workspaces, would otherwise use up mappings and descriptors.
 	maxLayers = 128
-	// flatStep divides the number of layers that are written as one. A sandbox
-	// that is branched again and again has a taller stack each time, with the same
-	// layers below: so many of its branches share one file.
-	flatStep = maxLayers / 2
+	// tall is how many layers of a stack are written. Of a taller one some are written as
+	// one, as many as flatStep divides. A sandbox that is branched again and again goes
+	// on over that one; other stacks have the same layers below when they are taller.
+	tall     = 64
+	flatStep = tall / 2
 )
 
-// tooMany returns the layers of a stack that have to be written as one.
-func tooMany(stack *page.Stack) []*page.Layer {
-	layers := stack.Layers()
-	if len(layers) <= maxLayers {
-		return nil
+// runs divides layers, bottom first, into those that are written as one file each: all
+// of them alone, unless there are too many. Then as many as need be go together where that
+// makes the smallest file; if possible all of these lie above base.
+func runs(layers []*page.Layer, base int) (all [][]*page.Layer) {
+	from, to := 0, 0
+	if more := len(layers) - tall; more > 0 {
+		size := more/flatStep*flatStep + flatStep
+		if len(layers)-base < size {
+			base = 0
+		}
+		from = base + smallest(layers[base:], size)
+		to = from + size
 	}
-	return layers[:len(layers)/flatStep*flatStep]
+	for i, l := range layers {
+		if i > from && i < to {
+			all[from] = append(all[from], l)
+		} else {
+			all = append(all, []*page.Layer{l})
+		}
+	}
+	return all
+}
+
+// smallest returns where so many layers that lie on one another begin that hold less than
+// any others; the lowest if several do.
+func smallest(layers []*page.Layer, size int) (at int) {
+	sum, least := 0, 0
+	for i, l := range layers {
+		sum += l.Len()
+		if i >= size {
+			sum -= layers[i-size].Len()
+		}
+		if i == size-1 || i >= size && sum < least {
+			at, least = i-size+1, sum
+		}
+	}
+	return at
 }
 
 // flattened returns what a stack holds as one layer would hold it, and how
@@ -41,13 +71,6 @@ func flattened(stack *page.Stack) (all contents, pages int) {
 		pages++
 	}
 	return all, pages
-}
-
-// stackOf returns a stack of some layers. The caller releases it.
-func stackOf(limit page.Number, layers []*page.Layer) *page.Stack {
-	empty := page.NewStack(limit)
-	defer empty.Release()
-	return empty.Push(layers...)
 }
 
 // flatFiles is which layers have been written as one, and to which file. It
@@ -92,8 +115,8 @@ func (f *flatFiles) forget(top *page.Layer) {
 	delete(f.files, top)
 }
 
-// lower writes what layers hold together as one layer, unless that has a file.
-func (w *writer) lower(limit page.Number, layers []*page.Layer, wrote func(int)) (LayerRef, error) {
+// merged writes what layers hold together as one layer, unless that has a file.
+func (w *writer) merged(layers []*page.Layer, wrote func(int)) (LayerRef, error) {
 	done, err := w.turn(layers[len(layers)-1])
 	if err != nil {
 		return LayerRef{}, err
@@ -105,10 +128,9 @@ func (w *writer) lower(limit page.Number, layers []*page.Layer, wrote func(int))
 			return ref, nil
 		}
 	}
-	stack := stackOf(limit, layers)
-	defer stack.Release()
-	all, _ := flattened(stack)
-	ref, err := w.flat(limit, all, wrote)
+	whole := page.Merge(layers...)
+	defer whole.Release()
+	ref, err := w.flat(whole.Limit(), whole.All, wrote)
 	if err == nil {
 		s.flat.remember(layers, ref)
 	}

@@ -42,8 +42,21 @@ type Cut interface {
 	Layers() (depth int, _ []page.Digest)
 	// Stacks fetches the pages and returns references to stacks of them.
 	Stacks(context.Context) (memory, scratch *page.Stack, err error)
+	// Bases returns how many of the layers of these, the lowest, the machine had before
+	// it ran. What lies above them belongs to it alone.
+	Bases() (memory, scratch int)
+	// Written tells, when a snapshot of the cut is durable, which files hold what layers
+	// of the stacks hold, whose references the caller has. It returns at once.
+	Written([]Written)
 	Retain()
 	Release()
+}
+
+// Written is layers that lie on one another, bottom first, and the file of what they hold
+// together; none, with a digest of zeros, if they hold nothing.
+type Written struct {
+	Layers []*page.Layer
+	Digest page.Digest
 }
 
 // Mapped returns a snapshot of stacks, and InMemory one of a cut. They take over the

@@ -211,9 +211,12 @@ func (p *Pending) Commit(ctx context.Context, progress func(done, total int64)) 
 	s.mu.Unlock()
 
 	w := &writer{store: s, ctx: ctx, progress: progress}
+	defer w.release()
 	err := page.Guard(func() error { return w.write(p) })
 	if err != nil {
 		err = errors.Join(err, w.undo())
+	} else if p.snap.Cut != nil {
+		p.snap.Cut.Written(w.written)
 	}
 	w.unreserve()
 	if err != nil && p.Failed != nil {
@@ -256,10 +259,18 @@ func (w *writer) pages(p *Pending) (memory, scratch StackRef, err error) {
 		if m, d, err = cut.Stacks(w.ctx); err != nil {
 			return memory, scratch, err
 		}
-		defer m.Release()
-		defer d.Release()
+		w.held = []*page.Stack{m, d}
+		w.bases[0], w.bases[1] = cut.Bases()
 	}
 	return w.stacks(m, d, p.flatten)
+}
+
+// release gives up what was fetched.
+func (w *writer) release() {
+	for _, s := range w.held {
+		s.Release()
+	}
+	w.held = nil
 }
 
 // writer puts one snapshot on the disk.
@@ -270,6 +281,10 @@ type writer struct {
 	dir      string   // its own files
 	reserved []string // layers
 	named    string   // where dir was renamed to
+
+	held    []*page.Stack // that were fetched, a reference each
+	bases   [2]int        // how many layers of RAM and scratch disk are not the machine's own
+	written []Written     // what has a file now
 }
 
 func (w *writer) begin(tag string) (err error) {

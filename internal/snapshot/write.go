@@ -32,7 +32,7 @@ func (w *writer) stacks(m, d *page.Stack, flatten bool) (memory, scratch StackRe
 		if flatten {
 			all[i], pages = flattened(stack)
 		} else {
-			pages = w.unwritten(stack)
+			pages = w.unwritten(stack, w.bases[i])
 		}
 		total.Add(int64(pages) * page.Size)
 	}
@@ -43,7 +43,7 @@ func (w *writer) stacks(m, d *page.Stack, flatten bool) (memory, scratch StackRe
 			l, err = w.flat(stack.Limit(), all[i], wrote)
 			refs[i] = StackRef{stack.Limit(), []LayerRef{l}}
 		} else {
-			refs[i], err = w.stack(stack, wrote)
+			refs[i], err = w.stack(stack, w.bases[i], wrote)
 		}
 		if err != nil {
 			return memory, scratch, err
@@ -53,46 +53,54 @@ func (w *writer) stacks(m, d *page.Stack, flatten bool) (memory, scratch StackRe
 }
 
 // unwritten returns how many pages of a stack have no file yet.
-func (w *writer) unwritten(stack *page.Stack) (pages int) {
-	lower := tooMany(stack)
-	if lower != nil {
-		if _, known := w.store.flat.find(lower); !known {
-			s := stackOf(stack.Limit(), lower)
-			defer s.Release()
-			_, pages = flattened(s)
-		}
-	}
-	for _, l := range stack.Layers()[len(lower):] {
-		if l.Digest() == (page.Digest{}) {
-			pages += l.Stored()
+func (w *writer) unwritten(stack *page.Stack, base int) (pages int) {
+	for _, run := range runs(stack.Layers(), base) {
+		switch {
+		case len(run) == 1 && run[0].Digest() == (page.Digest{}):
+			pages += run[0].Stored()
+		case len(run) > 1:
+			if _, known := w.store.flat.find(run); !known {
+				whole := page.Merge(run...)
+				pages += whole.Stored()
+				whole.Release()
+			}
 		}
 	}
 	return pages
 }
 
-// stack writes the layers of a stack that have no file, the lower ones of a tall
-// stack as one. Those that change nothing it leaves out.
-func (w *writer) stack(stack *page.Stack, wrote func(int)) (StackRef, error) {
+// stack writes the layers of a stack that have no file, some of a tall stack as one. Those
+// that change nothing it leaves out. The lowest, as many as base, are not the machine's own.
+func (w *writer) stack(stack *page.Stack, base int, wrote func(int)) (StackRef, error) {
 	ref := StackRef{Pages: stack.Limit()}
-	lower := tooMany(stack)
-	if lower != nil {
-		layer, err := w.lower(stack.Limit(), lower, wrote)
+	for _, run := range runs(stack.Layers(), base) {
+		var layer LayerRef
+		var err error
+		done := Written{Layers: run}
+		switch {
+		case len(run) > 1:
+			layer, err = w.merged(run, wrote)
+		case run[0].Len() > 0:
+			layer, err = w.layer(run[0], wrote)
+		}
+		if err == nil && layer != (LayerRef{}) {
+			ref.Layers = append(ref.Layers, layer)
+			done.Digest, err = digestOf(layer)
+		}
 		if err != nil {
 			return ref, err
 		}
-		ref.Layers = append(ref.Layers, layer)
-	}
-	for _, l := range stack.Layers()[len(lower):] {
-		if l.Len() == 0 {
-			continue
-		}
-		layer, err := w.layer(l, wrote)
-		if err != nil {
-			return ref, err
-		}
-		ref.Layers = append(ref.Layers, layer)
+		w.written = append(w.written, done)
 	}
 	return ref, nil
+}
+
+// digestOf returns the digest that a reference tells.
+func digestOf(ref LayerRef) (d page.Digest, err error) {
+	if n, err := hex.Decode(d[:], []byte(ref.Digest)); err != nil || n != len(d) {
+		return d, fmt.Errorf("%q is no digest", ref.Digest)
+	}
+	return d, nil
 }
 
 // layer writes a layer unless it has a file.

@@ -36,6 +36,8 @@ var handlers = map[wire.Op]handler{
 	wire.OpStart:  {do: with((*Server).start)},
 	wire.OpPause:  {do: with((*Server).pause), beside: true},
 	wire.OpCut:    {do: with((*Server).cut), beside: true},
+	wire.OpStacks: {do: with((*Server).stacksOf)},
+	wire.OpFiles:  {do: with((*Server).files), beside: true},
 	wire.OpFetch:  {do: with((*Server).fetch), beside: true},
 	wire.OpReturn: {do: with((*Server).stateOf)},
 	wire.OpFile:   {do: with((*Server).fileOf)},

@@ -7,11 +7,12 @@
 //   - A layer is known by a number, which the daemon gives to those that it sends and
 //     the cell to those that its own machines have sealed. The cell keeps what the
 //     daemon has sent until it says otherwise, and a sealed layer as long as a source
-//     or a machine needs it.
+//     or a machine needs it. It may replace those that it has numbered, by others of the
+//     same contents: the daemon asks which ones a source has now (see tidy.go).
 //   - A machine that is dormant has executed nothing.
 //   - A machine is packed when it rests, and unpacked as long as it is pinned; see
 //     rest.
 //
-// Lock order: Server.mu and vm.mu are leaves, but for the control connection's lock,
-// which is held while something is sent.
+// Lock order: Server.arranging, Server.layout, a machine's own; Server.mu and vm.mu are
+// leaves, but for the control connection's lock, which is held while something is sent.
 package inside

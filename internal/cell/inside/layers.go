@@ -10,21 +10,18 @@ import (
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
-// sealedBit is set in the numbers of layers that the cell itself has sealed.
-const sealedBit = 1 << 63
-
 // registry knows layers by number.
 type registry struct {
 	mu      sync.Mutex
 	sent    map[uint64]*page.Layer // by the daemon, a reference each; guarded by mu
-	sealed  map[uint64]*page.Layer // by machines of this cell, without one; guarded by mu
+	own     map[uint64]*page.Layer // others, which machines of this cell have sealed, without one; guarded by mu
 	numbers map[*page.Layer]uint64 // of both; guarded by mu
-	last    uint64                 // number of a sealed layer; guarded by mu
+	last    uint64                 // number of one of own; guarded by mu
 }
 
 func newRegistry() *registry {
 	return &registry{
-		sent: make(map[uint64]*page.Layer), sealed: make(map[uint64]*page.Layer), numbers: make(map[*page.Layer]uint64),
+		sent: make(map[uint64]*page.Layer), own: make(map[uint64]*page.Layer), numbers: make(map[*page.Layer]uint64),
 	}
 }
 
@@ -32,7 +29,7 @@ func newRegistry() *registry {
 func (r *registry) add(id uint64, l *page.Layer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.sent[id]; ok || id&sealedBit != 0 {
+	if _, ok := r.sent[id]; ok || id&wire.SealedBit != 0 {
 		return fmt.Errorf("there is a layer %d already", id)
 	}
 	r.sent[id], r.numbers[l] = l, id
@@ -51,44 +48,49 @@ func (r *registry) forget(id uint64) {
 	}
 }
 
-// get returns a layer, which is there as long as the daemon does not say otherwise or
-// a source needs it.
+// get returns a reference to a layer. The error wraps wire.ErrNoLayer.
 func (r *registry) get(id uint64) (*page.Layer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.sent[id]
 	if l == nil {
-		l = r.sealed[id]
+		l = r.own[id]
 	}
-	if l == nil {
-		return nil, fmt.Errorf("there is no layer %d", id)
+	if l == nil || !l.TryRetain() {
+		return nil, fmt.Errorf("%w: %d", wire.ErrNoLayer, id)
 	}
 	return l, nil
 }
 
-// describe returns a stack by the numbers of its layers.
+// describe returns a stack by the numbers of its layers. The caller has a reference to it.
 func (r *registry) describe(s *page.Stack) wire.Stack {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	d := wire.Stack{Limit: s.Limit(), Layers: make([]uint64, len(s.Layers()))}
 	for i, l := range s.Layers() {
-		id, ok := r.numbers[l]
-		if !ok {
-			r.last++
-			id = r.last | sealedBit
-			r.numbers[l], r.sealed[id] = id, l
-			l.OnFree(func() { r.freed(id, l) })
-		}
-		d.Layers[i] = id
+		d.Layers[i] = r.number(l)
 	}
 	return d
+}
+
+// number returns the number of a layer, to which the caller has a reference. One that has
+// none gets one, and keeps it until nobody needs it any more.
+func (r *registry) number(l *page.Layer) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id, ok := r.numbers[l]
+	if !ok {
+		r.last++
+		id = r.last | wire.SealedBit
+		r.numbers[l], r.own[id] = id, l
+		l.OnFree(func() { r.freed(id, l) })
+	}
+	return id
 }
 
 // freed forgets a sealed layer that nobody needs any more.
 func (r *registry) freed(id uint64, l *page.Layer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.sealed, id)
+	delete(r.own, id)
 	delete(r.numbers, l)
 }
 
@@ -134,6 +136,10 @@ func (s *Server) fetch(m *wire.Message, r wire.Ref) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		l.Release()
+		s.tidySoon() // it may have been in the way
+	}()
 	var body wire.Fetched
 	var blob []byte
 	err = page.Guard(func() error {
@@ -156,32 +162,58 @@ func (s *Server) fileOf(_ *wire.Message, r wire.Ref) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer l.Release()
 	body := wire.Layer{ID: r.ID, Kind: l.Kind(), Limit: l.Limit()}
-	if l.Kind() == page.Sealed {
+	file := l.File()
+	if file == nil { // it has none, or only what is mapped of it
+		body.Kind = page.Sealed
 		return &result{body: body}, nil
 	}
 	var blob []byte
 	if l.Kind() == page.Pages {
 		body.Stored, blob = wire.AppendNumbers(nil, l)
 	}
-	return &result{body: body, blob: blob, files: []*os.File{l.File()}}, nil
+	return &result{body: body, blob: blob, files: []*os.File{file}}, nil
 }
 
 // source is what machines are forked from.
 type source struct {
-	id                    uint64
-	vcpus                 int
-	memory, scratch, root *page.Stack // a reference each
-	state                 []byte
-	note                  json.RawMessage // guarded by Server.mu
+	id    uint64
+	vcpus int
+	state []byte
+	stacks
+	note json.RawMessage // guarded by Server.mu
 }
 
-func (o *source) release() {
-	for _, stack := range []*page.Stack{o.memory, o.scratch, o.root} {
-		if stack != nil {
-			stack.Release()
+// stacks are what the machines of a source lie over, a reference each. Those of a source
+// that is known are guarded by Server.mu, and stay the same while Server.layout is held.
+type stacks struct {
+	memory, scratch, root *page.Stack
+	// Of a cut: what the machine was made over that was cut.
+	memoryBase, scratchBase *page.Stack
+}
+
+// all returns where the stacks are.
+func (o *stacks) all() []**page.Stack {
+	return []**page.Stack{&o.memory, &o.scratch, &o.root, &o.memoryBase, &o.scratchBase}
+}
+
+func (o *stacks) release() {
+	for _, stack := range o.all() {
+		if *stack != nil {
+			(*stack).Release()
 		}
 	}
+}
+
+// retain returns references to all stacks.
+func (o *stacks) retain() (list []*page.Stack) {
+	for _, stack := range o.all() {
+		if *stack != nil {
+			list = append(list, (*stack).Retain())
+		}
+	}
+	return list
 }
 
 // addSource makes a source of layers that are known.
@@ -222,16 +254,20 @@ func (s *Server) stack(d wire.Stack) (*page.Stack, error) {
 	if d.Limit > page.MaxLimit {
 		return nil, fmt.Errorf("an address space of %d pages is too large", d.Limit)
 	}
-	layers := make([]*page.Layer, len(d.Layers))
-	for i, id := range d.Layers {
+	layers := make([]*page.Layer, 0, len(d.Layers))
+	defer func() {
+		for _, l := range layers {
+			l.Release()
+		}
+	}()
+	for _, id := range d.Layers {
 		l, err := s.layers.get(id)
 		if err != nil {
 			return nil, err
 		}
-		if l.Limit() > d.Limit {
+		if layers = append(layers, l); l.Limit() > d.Limit {
 			return nil, fmt.Errorf("layer %d is of a larger address space", id)
 		}
-		layers[i] = l
 	}
 	base := s.tallest(d.Limit, layers)
 	defer base.Release()
@@ -286,7 +322,7 @@ func (s *Server) dropSource(_ *wire.Message, r wire.Ref) (*result, error) {
 	if o != nil {
 		o.release()
 	}
-	s.trims.soon(s.trim)
+	s.freed()
 	return nil, nil
 }
 
@@ -299,12 +335,28 @@ func (s *Server) stateOf(_ *wire.Message, r wire.Ref) (*result, error) {
 	return &result{blob: o.state}, nil
 }
 
-// describe returns a source as a later daemon is told of it.
+// describe returns a source as a later daemon is told of it. The caller holds s.mu, or
+// nobody else knows the source.
 func (s *Server) describe(o *source) wire.Source {
-	return wire.Source{
+	d := wire.Source{
 		ID: o.id, VCPUs: o.vcpus, Note: o.note,
 		Memory: s.layers.describe(o.memory), Scratch: s.layers.describe(o.scratch), Root: s.layers.describe(o.root),
 	}
+	if o.memoryBase != nil {
+		d.Memory.Base, d.Scratch.Base = len(o.memoryBase.Layers()), len(o.scratchBase.Layers())
+	}
+	return d
+}
+
+// stacksOf tells which layers a source consists of now.
+func (s *Server) stacksOf(_ *wire.Message, r wire.Ref) (*result, error) {
+	o, err := s.source(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &result{body: s.describe(o)}, nil
 }
 
 // maxFile bounds a kernel or an initramfs.

@@ -54,6 +54,13 @@ func (s *Server) touch(v *vm) {
 	}
 }
 
+// pinned reports whether somebody needs the machine as it is.
+func (v *vm) pinned() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.rest.pins > 0
+}
+
 // pin has a machine be unpacked and stay so, until it is unpinned as often.
 func (s *Server) pin(_ *wire.Message, p wire.Pin) (*result, error) {
 	v, err := s.get(p.VM)
@@ -68,6 +75,7 @@ func (s *Server) pin(_ *wire.Message, p wire.Pin) (*result, error) {
 	v.rest.pins += change
 	v.mu.Unlock()
 	if !p.Pin {
+		s.tidySoon()
 		return nil, nil
 	}
 	return nil, v.machine.Prepare()
@@ -85,7 +93,7 @@ func (s *Server) look(v *vm) {
 	v.mu.Unlock()
 	if !working && st.Resident >= restWorth {
 		v.machine.Pack()
-		s.trims.soon(s.trim)
+		s.trims.soon(trimAfter, s.trim)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -95,17 +103,23 @@ func (s *Server) look(v *vm) {
 	}
 }
 
-// trimmer runs something once after a while, however often it is asked to.
-type trimmer struct{ due atomic.Bool }
+// delayed runs something once after a while, however often it is asked to.
+type delayed struct{ due atomic.Bool }
 
-func (t *trimmer) soon(do func()) {
-	if t.due.Swap(true) {
+func (d *delayed) soon(after time.Duration, do func()) {
+	if d.due.Swap(true) {
 		return
 	}
-	time.AfterFunc(trimAfter, func() {
-		t.due.Store(false)
+	time.AfterFunc(after, func() {
+		d.due.Store(false)
 		do()
 	})
+}
+
+// freed has done what is of use when machines or sources are gone.
+func (s *Server) freed() {
+	s.tidySoon()
+	s.trims.soon(trimAfter, s.trim)
 }
 
 // trim gives memory that stays free back to the host.

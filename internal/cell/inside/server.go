@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
@@ -42,8 +43,13 @@ type Server struct {
 	scratch       *page.Arena // pages of scratch disks
 	quit          chan struct{}
 	quitOnce      sync.Once
-	trims         trimmer
-	reserve       sync.Once // memory for machines
+	trims         delayed
+	tidies        delayed
+	layout        sync.RWMutex  // see tidy.go
+	arranging     sync.Mutex    // see tidy.go
+	whole         []*page.Layer // see tidy.go; guarded by arranging
+	cuts          atomic.Bool   // a machine was cut
+	reserve       sync.Once     // memory for machines
 	beginners     beginners
 
 	mu      sync.Mutex

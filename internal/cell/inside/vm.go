@@ -64,7 +64,9 @@ func (s *Server) fork(m *wire.Message, f wire.Fork) (*result, error) {
 		return nil, err
 	}
 	if f.Limits.DiskBytes > 0 {
+		s.layout.RLock()
 		f.Limits.DiskBytes += inherited(o.scratch)
+		s.layout.RUnlock()
 	}
 	var mu sync.Mutex
 	var born wire.Born
@@ -104,6 +106,8 @@ func each(n int, do func(i int)) {
 
 // spawn makes one machine of a source.
 func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) (*vm, error) {
+	s.layout.RLock()
+	defer s.layout.RUnlock()
 	eng := s.engine(o.vcpus)
 	memory, err := eng.NewMemory(o.memory, s.memory, f.MemoryPages)
 	if err != nil {
@@ -251,7 +255,7 @@ func (s *Server) retire(v *vm) {
 	v.ended = e
 	v.mu.Unlock()
 	v.close()
-	s.trims.soon(s.trim)
+	s.freed()
 	body, err := json.Marshal(e)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "forkd cell:", err)
@@ -303,13 +307,20 @@ func (s *Server) cut(_ *wire.Message, c wire.Cut) (*result, error) {
 	if c.Live {
 		freeze = v.machine.Branch
 	}
+	s.cuts.Store(true)
+	s.layout.RLock()
+	defer s.layout.RUnlock()
 	frozen, err := freeze()
 	if err != nil {
 		return nil, err
 	}
-	o := &source{
-		id: c.Source, vcpus: v.vcpus, memory: frozen.Memory, scratch: frozen.Scratch, root: v.root.Retain(),
-		state: frozen.State,
+	o := &source{id: c.Source, vcpus: v.vcpus, state: frozen.State, stacks: stacks{
+		memory: frozen.Memory, scratch: frozen.Scratch, root: v.root.Retain(),
+	}}
+	if below, ok := v.machine.Stacks(); ok {
+		below.Memory.Release()
+		below.Scratch.Release()
+		o.memoryBase, o.scratchBase = below.MemoryBase, below.ScratchBase
 	}
 	described := s.describe(o)
 	if err := s.keep(o); err != nil {
@@ -351,7 +362,7 @@ func (s *Server) closeVM(_ *wire.Message, r wire.Ref) (*result, error) {
 			last = append(last, st)
 		}
 		v.close()
-		s.trims.soon(s.trim)
+		s.freed()
 	}
 	return &result{body: last}, nil
 }

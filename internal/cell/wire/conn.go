@@ -23,7 +23,7 @@ const Version = 2
 const (
 	maxHeader = 16 << 20
 	maxBlob   = 256 << 20
-	maxFiles  = 8
+	MaxFiles  = 8
 	prefix    = 12 // bytes: the lengths of header and blob, and the number of files
 )
 
@@ -67,7 +67,7 @@ func (c *Conn) Send(m *Message) error {
 	if err != nil {
 		return fmt.Errorf("encoding a message: %w", err)
 	}
-	if len(header) > maxHeader || len(m.Blob) > maxBlob || len(m.Files) > maxFiles {
+	if len(header) > maxHeader || len(m.Blob) > maxBlob || len(m.Files) > MaxFiles {
 		return fmt.Errorf("a message of %d and %d bytes with %d files is too long", len(header), len(m.Blob), len(m.Files))
 	}
 	b := make([]byte, prefix, prefix+len(header))
@@ -174,7 +174,7 @@ func broken(err error) error {
 
 // receivePrefix reads the prefix of a message, and the files that come with it.
 func (c *Conn) receivePrefix(b []byte) (files []*os.File, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+	oob := make([]byte, unix.CmsgSpace(4*MaxFiles))
 	for read := 0; read < len(b); {
 		n, oobn, flags, _, err := c.unix.ReadMsgUnix(b[read:], oob)
 		got, parseErr := filesIn(oob[:oobn])

@@ -11,10 +11,13 @@ import (
 	"github.com/forkd-dev/forkd/internal/vsock"
 )
 
+// ErrNoLayer reports a layer that is not there, or not any more.
+var ErrNoLayer = errors.New("there is no such layer")
+
 // known are the errors that keep what they are on their way.
 var known = map[Code]error{
 	CodeEnded: machine.ErrEnded, CodeQuota: page.ErrQuota, CodeNoQuota: engine.ErrNoQuota,
-	CodeNoSpace: unix.ENOSPC, CodeRefused: vsock.ErrRefused, CodeReset: vsock.ErrReset,
+	CodeNoSpace: unix.ENOSPC, CodeRefused: vsock.ErrRefused, CodeReset: vsock.ErrReset, CodeNoLayer: ErrNoLayer,
 }
 
 // ToError returns what is sent of an error.
@@ -26,7 +29,7 @@ func ToError(err error) *Error {
 	if errors.As(err, &e) {
 		return &Error{e.Code, err.Error()}
 	}
-	for _, code := range []Code{CodeEnded, CodeQuota, CodeNoQuota, CodeNoSpace, CodeRefused, CodeReset} {
+	for _, code := range []Code{CodeEnded, CodeQuota, CodeNoQuota, CodeNoSpace, CodeRefused, CodeReset, CodeNoLayer} {
 		if errors.Is(err, known[code]) {
 			return &Error{code, err.Error()}
 		}

@@ -25,9 +25,11 @@ const (
 	OpStart  Op = "start"  // Ref -> Started
 	OpPause  Op = "pause"  // Ref -> nothing
 	OpCut    Op = "cut"    // Cut -> Source, state as the blob
+	OpStacks Op = "stacks" // Ref of a source -> Source, whose stacks are as they are now
 	OpFetch  Op = "fetch"  // Ref of a layer, a file to write its pages to -> Fetched, page numbers as the blob
 	OpReturn Op = "return" // Ref of a source -> its state as the blob
 	OpFile   Op = "file"   // Ref of a layer -> Layer, page numbers as the blob, and its file
+	OpFiles  Op = "files"  // Files, and a file for each run that has one -> Filed
 	OpPin    Op = "pin"    // Pin -> nothing
 	OpNote   Op = "note"   // notice, Note
 	OpStats  Op = "stats"  // Stats -> []Stat
@@ -67,10 +69,36 @@ type Layer struct {
 	Stored int         `json:"stored,omitempty"`
 }
 
-// Stack is an address space: layers by number, bottom first.
+// SealedBit is set in the numbers that the cell gives to layers: to those that its
+// machines have sealed, and to the files that have replaced such.
+const SealedBit = 1 << 63
+
+// Stack is an address space: layers by number, bottom first. The cell may replace the
+// layers that it has numbered by others of the same contents, as long as nobody is told.
 type Stack struct {
 	Limit  page.Number `json:"limit"`
 	Layers []uint64    `json:"layers"`
+	// Base is how many of them the machine that was cut was made over.
+	Base int `json:"base,omitempty"`
+}
+
+// Files tells that layers have files now, for the cell to have pages in these instead of
+// in memory.
+type Files struct {
+	Source uint64    `json:"source"` // what was written
+	Runs   []FileRun `json:"runs"`
+}
+
+// FileRun is layers that lie on one another, bottom first, and have one file together.
+type FileRun struct {
+	Layers []uint64 `json:"layers"`
+	Empty  bool     `json:"empty,omitempty"` // they hold nothing, and there is no file
+}
+
+// Filed tells the numbers of the layers that the files are now, 0 of those that nobody
+// needs or that are not what they were said to be.
+type Filed struct {
+	Layers []uint64 `json:"layers"`
 }
 
 // Source is what machines are forked from.
@@ -188,6 +216,7 @@ const (
 	CodeNoSpace Code = "no-space" // ENOSPC
 	CodeRefused Code = "refused"  // vsock.ErrRefused
 	CodeReset   Code = "reset"    // vsock.ErrReset
+	CodeNoLayer Code = "no-layer" // ErrNoLayer
 	CodeOther   Code = ""
 )
 

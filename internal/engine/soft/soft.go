@@ -119,7 +119,9 @@ func (e *Engine) NewArena() (*page.Arena, error) { return page.NewArena(), nil }
 
 // NewMemory implements engine.Engine.
 func (e *Engine) NewMemory(base *page.Stack, arena *page.Arena, quota int) (page.Top, error) {
-	return page.NewOverlay(base, arena, quota), nil
+	o := page.NewOverlay(base, arena, quota)
+	o.CountKept()
+	return o, nil
 }
 
 // NewVM makes a machine from cfg.

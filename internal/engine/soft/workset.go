@@ -61,6 +61,9 @@ func (v *vcpu) endLesson(atLeast uint64) {
 	if l := v.lesson; l != nil && v.hart.Retired-l.begun >= atLeast {
 		touches := l.touches
 		v.closeLesson()
+		if !v.vm.memory.Over(l.stack) {
+			touches = nil // what it would tell is of pages in other places
+		}
 		v.vm.engine.code.Learn(l.stack, v.vm.memory, touches)
 	}
 }
