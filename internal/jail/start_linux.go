@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 )
 
@@ -59,7 +60,9 @@ type Process struct {
 	// Group is its cgroup.
 	Group Group `json:"group"`
 
-	users *users // nil: of another Jailer
+	mu    sync.Mutex
+	users *users // that User is held of; nil: of another Jailer's, or none; guarded by mu
+	gone  bool   // it has ended and was cleaned up after; guarded by mu
 }
 
 // planVariable is the environment variable by which Start tells Enter what to do.
@@ -98,7 +101,7 @@ func (j *Jailer) Start(cmd *exec.Cmd, spec Spec) (*Process, error) {
 }
 
 func (j *Jailer) start(cmd *exec.Cmd, spec Spec) (_ *Process, err error) {
-	p := &Process{Name: spec.Name, users: j.users}
+	p := &Process{Name: spec.Name}
 	defer func() {
 		if err != nil {
 			p.discard()
@@ -114,6 +117,7 @@ func (j *Jailer) start(cmd *exec.Cmd, spec Spec) (_ *Process, err error) {
 		if p.User, err = j.users.take(); err != nil {
 			return nil, err
 		}
+		p.users = j.users
 	}
 	cmd.SysProcAttr = attributes(namespaces, p.User)
 	if err := tell(cmd, spec, p.User, walls); err != nil {
@@ -228,10 +232,12 @@ func (g Group) open(a *syscall.SysProcAttr) (*os.File, error) {
 	return dir, nil
 }
 
-// Adopt takes a process over that another Jailer has started.
+// Adopt takes a process over that another Jailer has started. It may have ended.
 func (j *Jailer) Adopt(p *Process) {
-	p.users = j.users
-	if p.User != 0 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.User != 0 && !p.gone {
+		p.users = j.users
 		j.users.hold(p.User)
 	}
 }
@@ -262,9 +268,12 @@ func (p *Process) discard() {
 }
 
 func (p *Process) release() {
-	if p.users != nil && p.User != 0 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users != nil {
 		p.users.give(p.User)
 	}
+	p.users, p.gone = nil, true
 }
 
 // Sweep removes the cgroups of processes that nobody knows, and ends what is in them. It
