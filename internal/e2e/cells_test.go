@@ -195,7 +195,7 @@ func TestDaemonDiesInTheMiddle(t *testing.T) {
 			defer close(done)
 			do(context.Background())
 		}()
-		time.Sleep(time.Duration(3+7*round) * time.Millisecond)
+		inTheMiddle(time.Duration(3+7*round) * time.Millisecond)
 		d.killAlone()
 		<-done
 		d = serve(t, home)

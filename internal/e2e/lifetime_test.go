@@ -109,7 +109,7 @@ func TestKilledWhilePausing(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(round) * 80 * time.Millisecond)
+		inTheMiddle(time.Duration(round) * 80 * time.Millisecond)
 		d.kill()
 		all.Wait()
 		d = serve(t, home)
@@ -171,7 +171,7 @@ func TestKilledWhileResuming(t *testing.T) {
 				_, err := do(context.Background(), id)
 				done <- err
 			}()
-			time.Sleep(delay)
+			inTheMiddle(delay)
 			if err := d.Kill(limited(t, patience), id); err != nil {
 				t.Errorf("killing while %s: %v", what, err)
 			}

@@ -118,7 +118,7 @@ func TestWorkspaceRemovedWhileItResumes(t *testing.T) {
 			_, err := d.ResumeWorkspace(context.WithoutCancel(ctx), "gone")
 			resumed <- err
 		}()
-		time.Sleep(delay)
+		inTheMiddle(delay)
 		if err := d.RemoveWorkspace(ctx, "gone"); err != nil {
 			t.Fatal(err)
 		}
