@@ -33,7 +33,7 @@ func TestSandboxesOutliveTheDaemon(t *testing.T) {
 			})
 			busy, dormant, branched := ids[0], ids[1], ids[2]
 			d.eval(t, busy, "import random; random.seed(7); x = 41; first = random.random()")
-			d.sh(t, busy, "echo kept > /root/f; nohup sh -c 'while :; do date >> /root/dates; sleep 0.05; done' > /dev/null 2>&1 &")
+			d.sh(t, busy, "echo kept > /root/f; nohup sh -c 'while :; do date >> /root/dates; "+nap(50*time.Millisecond)+"; done' > /dev/null 2>&1 &")
 			if _, err := d.SetLifetime(limited(t, patience), busy, time.Hour); err != nil {
 				t.Fatal(err)
 			}

@@ -69,6 +69,9 @@ func slownessHere() time.Duration {
 // patience bounds everything that should be quick; the host may be busy.
 var patience = min(2*time.Minute*slowness, 5*time.Minute)
 
+// nap is what a job of a guest does, again and again, to leave others time.
+func nap(usual time.Duration) string { return fmt.Sprintf("sleep %v", (usual * slowness).Seconds()) }
+
 // inTheMiddle sleeps until what takes a while is half done, somewhere else in each round.
 func inTheMiddle(usual time.Duration) { time.Sleep(usual * slowness) }
 

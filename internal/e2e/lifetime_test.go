@@ -58,7 +58,7 @@ func TestProcessesGoOnAfterAPause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.sh(t, id, "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i >> /root/n; sleep 0.02; done' > /dev/null 2>&1 &")
+	d.sh(t, id, "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i >> /root/n; "+nap(20*time.Millisecond)+"; done' > /dev/null 2>&1 &")
 	ref := client.ProcessRef{Tag: "count"}
 	for i := range 3 {
 		a, err := d.AttachProcess(ctx, id, ref)
