@@ -69,6 +69,9 @@ func slownessHere() time.Duration {
 // patience bounds everything that should be quick; the host may be busy.
 var patience = min(2*time.Minute*slowness, 5*time.Minute)
 
+// fewer is how many there are of what only takes its time by being many.
+func fewer(usual int) int { return max(2, usual/int(slowness)) }
+
 // nap is what a job of a guest does, again and again, to leave others time.
 func nap(usual time.Duration) string { return fmt.Sprintf("sleep %v", (usual * slowness).Seconds()) }
 

@@ -133,7 +133,7 @@ func TestRoundsOfForkAndKillLeaveNothing(t *testing.T) {
 			}
 		}
 	}
-	rounds(10)
+	rounds(fewer(10))
 	var before usage
 	eventually(t, patience, "the daemon is at rest", func() bool { // nothing changes for a while
 		last := before
@@ -141,7 +141,7 @@ func TestRoundsOfForkAndKillLeaveNothing(t *testing.T) {
 		time.Sleep(time.Second)
 		return before == last || before.near(last)
 	})
-	rounds(50)
+	rounds(fewer(50))
 	eventually(t, patience, fmt.Sprintf("as little is in use as before: %+v", before), func() bool {
 		return d.usage(t).near(before)
 	})
