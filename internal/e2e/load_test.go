@@ -105,8 +105,8 @@ func TestMemoryLimitEndsOneChildOnly(t *testing.T) {
 	_, err := d.Exec(limited(t, patience), id, client.ExecRequest{
 		Args: []string{"python3", "-c", "x = [bytes([i % 255 + 1]) * (1 << 20) for i in range(300)]; print(len(x))"},
 	})
-	wantCode(t, err, "sandbox_dead", "memory")
-	if info, err := d.Sandbox(t.Context(), id); err != nil || info.State != "crashed" || !strings.Contains(info.Reason, "memory") {
+	wantCode(t, err, "sandbox_dead", "memory limit of 48 MiB")
+	if info, err := d.Sandbox(t.Context(), id); err != nil || info.State != "crashed" || !strings.Contains(info.Reason, "memory limit of 48 MiB") {
 		t.Errorf("%+v, %v", info, err)
 	}
 	if got := value[int](t, d, other, "3 * 5"); got != 15 {

@@ -190,7 +190,7 @@ func testUser(t *testing.T) {
 	want(t, "kept", "exec", "--child", child, "--", "cat", "/root/file")
 	limited := must(t, "fork", "--tag", "py", "--memory-limit-mib", "16", "--quiet")
 	want(t, "1", "eval", "--child", limited, "--", "1")
-	if out, err := forkd(t, "eval", "--child", limited, "--", "len(b'x' * (130 << 20))"); err == nil || !strings.Contains(err.Error(), "out of memory") {
+	if out, err := forkd(t, "eval", "--child", limited, "--", "len(b'x' * (130 << 20))"); err == nil || !strings.Contains(err.Error(), "memory limit of 16 MiB") {
 		t.Errorf("a child that needs more than its limit: %q, %v", out, err)
 	}
 	want(t, "0", "eval", "--child", ids[0], "--", "x")
