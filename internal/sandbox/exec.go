@@ -217,7 +217,7 @@ func (b *box) guestError(err error, format string, args ...any) error {
 	return wrap(err, format, args...)
 }
 
-// endTime is how long a guest that goes down takes at most between its last word
+// endTime is how long a guest that goes down takes at most between its last word, on a busy host,
 // and its end.
 const endTime = 5 * time.Second
 
