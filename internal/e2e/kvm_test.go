@@ -106,7 +106,8 @@ func prepareKVM(ctx context.Context, f *hosttest.Files) error {
 	if err := buildHammer(ctx); err != nil {
 		return err
 	}
-	f.Paths = []string{suite.bin, key, img.Dir, hammerProgram(), pythonSDK, typeScriptSDK, conformance, "../../examples"}
+	lock := filepath.Join(filepath.Dir(img.Dir), ".lock") // a home that has an image has it, too
+	f.Paths = []string{suite.bin, key, img.Dir, lock, hammerProgram(), pythonSDK, typeScriptSDK, conformance, "../../examples"}
 	f.Programs = img.RootfsPath()
 	if !selected(withNode) {
 		return nil
