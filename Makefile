@@ -4,17 +4,18 @@
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 N       ?= 100
+RUN     ?= .
 
 AGENT   := cmd/forkd/guest/forkd-agent
 GUESTS  := riscv64 amd64
-# End-to-end tests that need nothing but a daemon, so that they run in an emulated host.
+# End-to-end tests that "make test-kvm" runs on the engine kvm: a few, of what engines have most to do with.
 E2E_KVM := ^(TestForkContract|TestFilesComeBackAsTheyWere|TestRollback|TestPackNeedsNothingOfWhereItWasMade|TestForkOfASandbox|TestManyBranches)$$
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart bench bench-qemu bench-e2b test test-kvm test-go-std lockstep race check generate clean
+.PHONY: help build quickstart bench bench-qemu bench-e2b test test-kvm test-kvm-e2e test-go-std lockstep race check generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +42,11 @@ test: build ## run the whole test suite
 test-kvm: ## run the tests of the engine kvm and of jails, in an emulated host (needs qemu-system-x86)
 	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/jail ./internal/engine/kvm ./internal/e2e/kvm
 	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v -run '$(E2E_KVM)' ./internal/e2e
+
+test-kvm-e2e: ## run end-to-end tests on the engine kvm, all or RUN=pattern (hours, without KVM)
+	@failed=; for names in $$($(GO) test -list '$(RUN)' ./internal/e2e | grep ^Test | xargs -n 6 | tr ' ' '|'); do \
+		FORKD_TEST_KVM=1 $(GO) test -timeout 40m -v -run "^($$names)$$" ./internal/e2e || failed="$$failed|$$names"; \
+	done; test -z "$$failed" || { echo "failed: $$failed"; exit 1; }
 
 test-go-std: build ## run many of Go's own tests in a guest, on both executors
 	FORKD_TEST_GO_STD=1 $(GO) test -timeout 3h -run TestGoStandardLibrary -v ./internal/e2e

@@ -302,14 +302,14 @@ func (c *Cell) end(err error) {
 	c.mu.Lock()
 	left := c.left
 	c.mu.Unlock()
-	reason := "is left to another daemon"
+	reason := errors.New("is left to another daemon")
 	if !left {
 		reason = c.proc.reason(err)
 	}
 	c.mu.Lock()
 	calls, vms := c.calls, c.vms
 	c.calls, c.vms = nil, nil
-	c.why = fmt.Errorf("%w: process %d %s", ErrLost, c.PID, reason)
+	c.why = fmt.Errorf("%w: process %d %w", ErrLost, c.PID, reason)
 	why := c.why
 	layers := c.layers
 	c.layers, c.numbers, c.sources = nil, nil, nil

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/forkd-dev/forkd/internal/jail"
+	"github.com/forkd-dev/forkd/internal/page"
 )
 
 // identity tells a process from all others, also those that get its number later.
@@ -122,21 +123,36 @@ func (p *process) watch() {
 // endTime is how long a process that has closed its connection may take to end.
 const endTime = 2 * time.Second
 
-// reason tells in words how the process has ended, whose connection ended with err.
-func (p *process) reason(err error) string {
+// reason tells how the process has ended, whose connection ended with err. It wraps
+// page.ErrQuota if the process has met its memory limit.
+func (p *process) reason(err error) error {
+	var state *os.ProcessState
 	if p != nil && p.exited != nil {
 		select {
 		case <-p.exited:
-			if p.state != nil {
-				return "ended: " + describe(p.state)
-			}
+			state = p.state
 		case <-time.After(endTime):
 		}
 	}
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) {
-		return "does not make sense any more: " + err.Error()
+	switch {
+	case p != nil && p.atLimit():
+		return fmt.Errorf("was killed for want of memory: %w", page.ErrQuota)
+	case state != nil:
+		return errors.New("ended: " + describe(state))
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("does not make sense any more: %w", err)
 	}
-	return "has ended"
+	return errors.New("has ended")
+}
+
+// atLimit reports whether the host has killed the process for its memory limit. What
+// tells it goes with clear.
+func (p *process) atLimit() bool {
+	if p.inmate == nil {
+		return false
+	}
+	u, err := p.inmate.Usage()
+	return err == nil && u.OOMKills > 0
 }
 
 func describe(s *os.ProcessState) string {

@@ -150,7 +150,7 @@ func TestBranchesAfterAKill(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Duration(round) * 30 * time.Millisecond)
+		inTheMiddle(time.Duration(round) * 30 * time.Millisecond)
 		d.kill()
 
 		d = serve(t, home)

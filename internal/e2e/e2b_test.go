@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,15 +30,18 @@ var e2bRequest = client.SnapshotRequest{
 	Modules:  &[]string{"numpy", "matplotlib.pyplot"},
 }
 
+var e2bGenerations = []string{"old", "new"}
+
 // TestE2BPackages drives the official packages of E2B, as they are published,
 // against a daemon: every test of the suite, with two generations of them.
 //
 // field case 133
 func TestE2BPackages(t *testing.T) {
 	d := e2bDaemon(t)
-	for _, generation := range []string{"old", "new"} {
+	for _, generation := range e2bGenerations {
 		t.Run(generation, func(t *testing.T) {
-			dir := installE2B(t, generation)
+			dir, err := installE2B(t.Context(), suite.base, generation)
+			skipWithoutNPM(t, err)
 			start := time.Now()
 			runE2B(t, d, dir)
 			fmt.Printf("E2B's %s packages took %s\n", generation, time.Since(start).Round(100*time.Millisecond))
@@ -67,62 +69,42 @@ func e2bDaemon(t *testing.T) *daemon {
 	return d
 }
 
-// installE2B makes a directory with the suite and a generation of the packages,
-// in the versions that its lock file pins.
-func installE2B(t *testing.T, generation string) string {
-	t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("there is no npm to install E2B's packages with")
-	}
-	dir := filepath.Join(suite.base, "e2b-packages", generation)
+// installE2B makes a directory in base with the suite and a generation of the packages,
+// in the versions that its lock file pins. The error wraps errNoNPM if they cannot be
+// had here.
+func installE2B(ctx context.Context, base, generation string) (dir string, err error) {
+	dir = filepath.Join(base, "e2b-packages", generation)
 	files, err := filepath.Glob(filepath.Join(e2bSuite, "*.*"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no suite in %s: %v", e2bSuite, err)
+		return "", fmt.Errorf("no suite in %s: %v", e2bSuite, err)
 	}
+	from := filepath.Join(e2bSuite, generation)
 	for _, name := range []string{"package.json", "package-lock.json"} {
-		files = append(files, filepath.Join(e2bSuite, generation, name))
+		files = append(files, filepath.Join(from, name))
 	}
 	old, _ := os.ReadFile(filepath.Join(dir, "package-lock.json"))
-	lock, err := os.ReadFile(filepath.Join(e2bSuite, generation, "package-lock.json"))
+	lock, err := os.ReadFile(filepath.Join(from, "package-lock.json"))
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "node_modules/e2b")); err != nil || !bytes.Equal(old, lock) {
-		install(t, dir, filepath.Join(e2bSuite, generation))
+		if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(from))); err != nil {
+			return "", err
+		}
+		if err := runNPM(ctx, dir, "ci", "--no-audit", "--no-fund", "--ignore-scripts"); err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
+		}
 	}
-	for _, from := range files {
-		text, err := os.ReadFile(from)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, filepath.Base(from)), text, 0o600)
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o600)
 		}
 		if err != nil {
-			t.Fatal(err)
+			return "", err
 		}
 	}
-	return dir
-}
-
-// install installs what a lock file pins into a new directory. Without a
-// registry, there is nothing to test with.
-func install(t *testing.T, dir, from string) {
-	t.Helper()
-	if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(from))); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return
-	}
-	os.RemoveAll(dir)
-	unreachable := []string{"ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "E403", "E503"}
-	if ctx.Err() != nil || slices.ContainsFunc(unreachable, func(code string) bool { return bytes.Contains(out, []byte(code)) }) {
-		t.Skipf("E2B's packages cannot be installed here: %v\n%s", err, out)
-	}
-	t.Fatalf("npm ci: %v\n%s", err, out)
+	return dir, nil
 }
 
 // e2bResult is a line of the suite's report.

@@ -16,7 +16,7 @@ func TestForkOfAThousandAllAnswer(t *testing.T) {
 	shared(t) // there is a snapshot
 	// A daemon that has not seen what large children of it other tests have had.
 	d := serve(t, cloneHome(t))
-	ids := d.fork(t, 1000)
+	ids := d.fork(t, fewer(1000))
 	wrong := make([]string, len(ids))
 	each(ids, func(i int, id string) {
 		out, err := d.Eval(t.Context(), id, client.EvalRequest{Code: fmt.Sprintf("import numpy; mine = %d; (numpy.arange(5) * mine).tolist()", i)})

@@ -27,9 +27,6 @@ import (
 // tag is the snapshot that the tests share.
 const tag = "pyagent"
 
-// patience bounds everything that should be quick; the host may be busy.
-const patience = 2 * time.Minute
-
 // snapshotRequest is of the snapshot that the tests share. Before it is frozen,
 // the parent's generators are drawn from and even seeded, and it leaves a mark on
 // its disk and one in its memory.
@@ -105,7 +102,7 @@ func prepare() error {
 	if usesKVM() {
 		home, err = kvmHome, useKVM()
 	} else if err = makeBase(); err == nil {
-		err = build("riscv64")
+		err = build(guestArch())
 	}
 	if err != nil {
 		return err

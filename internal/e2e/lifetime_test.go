@@ -58,7 +58,7 @@ func TestProcessesGoOnAfterAPause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.sh(t, id, "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i >> /root/n; sleep 0.02; done' > /dev/null 2>&1 &")
+	d.sh(t, id, "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i >> /root/n; "+nap(20*time.Millisecond)+"; done' > /dev/null 2>&1 &")
 	ref := client.ProcessRef{Tag: "count"}
 	for i := range 3 {
 		a, err := d.AttachProcess(ctx, id, ref)
@@ -109,7 +109,7 @@ func TestKilledWhilePausing(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(round) * 80 * time.Millisecond)
+		inTheMiddle(time.Duration(round) * 80 * time.Millisecond)
 		d.kill()
 		all.Wait()
 		d = serve(t, home)
@@ -171,7 +171,7 @@ func TestKilledWhileResuming(t *testing.T) {
 				_, err := do(context.Background(), id)
 				done <- err
 			}()
-			time.Sleep(delay)
+			inTheMiddle(delay)
 			if err := d.Kill(limited(t, patience), id); err != nil {
 				t.Errorf("killing while %s: %v", what, err)
 			}

@@ -105,8 +105,8 @@ func TestMemoryLimitEndsOneChildOnly(t *testing.T) {
 	_, err := d.Exec(limited(t, patience), id, client.ExecRequest{
 		Args: []string{"python3", "-c", "x = [bytes([i % 255 + 1]) * (1 << 20) for i in range(300)]; print(len(x))"},
 	})
-	wantCode(t, err, "sandbox_dead", "memory")
-	if info, err := d.Sandbox(t.Context(), id); err != nil || info.State != "crashed" || !strings.Contains(info.Reason, "memory") {
+	wantCode(t, err, "sandbox_dead", "memory limit of 48 MiB")
+	if info, err := d.Sandbox(t.Context(), id); err != nil || info.State != "crashed" || !strings.Contains(info.Reason, "memory limit of 48 MiB") {
 		t.Errorf("%+v, %v", info, err)
 	}
 	if got := value[int](t, d, other, "3 * 5"); got != 15 {
@@ -133,7 +133,7 @@ func TestRoundsOfForkAndKillLeaveNothing(t *testing.T) {
 			}
 		}
 	}
-	rounds(10)
+	rounds(fewer(10))
 	var before usage
 	eventually(t, patience, "the daemon is at rest", func() bool { // nothing changes for a while
 		last := before
@@ -141,7 +141,7 @@ func TestRoundsOfForkAndKillLeaveNothing(t *testing.T) {
 		time.Sleep(time.Second)
 		return before == last || before.near(last)
 	})
-	rounds(50)
+	rounds(fewer(50))
 	eventually(t, patience, fmt.Sprintf("as little is in use as before: %+v", before), func() bool {
 		return d.usage(t).near(before)
 	})

@@ -53,7 +53,7 @@ func TestNeighboursOfAttackers(t *testing.T) {
 	filler := d.attack(t, client.ForkRequest{DiskLimitMiB: client.Ptr(32)}, `while :; do yes fill > /root/fill; rm /root/fill; touch /tmp/full; done`)
 	flooder := d.attack(t, client.ForkRequest{}, `yes flood > /dev/console & yes flood > /dev/kmsg & wait`)
 	loop := d.attack(t, client.ForkRequest{}, `while :; do :; done`)
-	hog := d.attack(t, client.ForkRequest{MemoryLimitMiB: client.Ptr(64)}, `exec python3 -c 'import os; hog = [os.urandom(1 << 20) for _ in range(400)]'`)
+	hog := d.attack(t, client.ForkRequest{MemoryLimitMiB: client.Ptr(64)}, `exec python3 -c 'hog = [bytes([i % 255 + 1]) * (1 << 20) for i in range(400)]'`)
 
 	// The neighbour answers while all of that goes on.
 	for i := range 50 {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -80,6 +81,7 @@ func TestSDKExamples(t *testing.T) {
 	})
 	t.Run("typescript", func(t *testing.T) {
 		node, sdk := lookPath(t, "node"), builtTypeScript(t)
+		lookPath(t, "npm") // the examples have to be compiled, too
 		for i, example := range examples(t, typeScriptSDK, "typescript") {
 			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
 				// It is inside of the package, which may import itself by its name.
@@ -103,6 +105,7 @@ func TestTypeScriptSDK(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the SDK, which -short leaves out")
 	}
+	notOnKVM(t, "the tests have no daemon")
 	lookPath(t, "node")
 	lock, err := os.ReadFile(filepath.Join(typeScriptSDK, "package-lock.json"))
 	if err != nil || bytes.Contains(lock, []byte("://")) {
@@ -210,42 +213,71 @@ func builtTypeScript(t *testing.T) string {
 
 func typeScriptBuild(t *testing.T, base string) string {
 	t.Helper()
-	lookPath(t, "npm")
-	dir := filepath.Join(base, "typescript")
-	sum, err := copyTree(typeScriptSDK, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mark := filepath.Join(dir, "dist", "sources")
-	if made, err := os.ReadFile(mark); err == nil && string(made) == sum {
-		return dir
-	}
-	npm(t, dir, "ci", "--no-audit", "--no-fund")
-	npm(t, dir, "run", "build")
-	if err := os.WriteFile(mark, []byte(sum), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	dir, err := buildTypeScript(t.Context(), base)
+	skipWithoutNPM(t, err)
 	return dir
 }
 
-// npm runs npm, and skips the test if the registry that it is set up for cannot be
-// reached.
+// skipWithoutNPM ends a test for an error of what uses npm. Without npm, or without the
+// registry that it is set up for, there is nothing to test.
+func skipWithoutNPM(t *testing.T, err error) {
+	t.Helper()
+	switch {
+	case errors.Is(err, errNoNPM):
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+// buildTypeScript returns the directory in base of the TypeScript SDK, built.
+func buildTypeScript(ctx context.Context, base string) (dir string, err error) {
+	dir = filepath.Join(base, "typescript")
+	sum, err := copyTree(typeScriptSDK, dir)
+	if err != nil {
+		return "", err
+	}
+	mark := filepath.Join(dir, "dist", "sources")
+	if made, err := os.ReadFile(mark); err == nil && string(made) == sum {
+		return dir, nil
+	}
+	if err := runNPM(ctx, dir, "ci", "--no-audit", "--no-fund"); err != nil {
+		return "", err
+	}
+	if err := runNPM(ctx, dir, "run", "build"); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(mark, []byte(sum), 0o600)
+}
+
+// npm runs npm for a test.
 func npm(t *testing.T, dir string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	skipWithoutNPM(t, runNPM(t.Context(), dir, args...))
+}
+
+// errNoNPM is wrapped by errors of a host without npm, or without a registry for it.
+var errNoNPM = errors.New("npm cannot be used here")
+
+// runNPM runs npm in a directory.
+func runNPM(ctx context.Context, dir string, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "npm", args...)
 	cmd.Dir, cmd.Env = dir, withoutForkd()
 	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%w: %w", errNoNPM, err)
 	}
 	for _, sign := range []string{"ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "E403", "E502", "E503"} {
-		if args[0] == "ci" && bytes.Contains(out, []byte(sign)) {
-			t.Skipf("the npm registry does not answer, and the TypeScript compiler comes from there:\n%s", out)
+		if err != nil && args[0] == "ci" && bytes.Contains(out, []byte(sign)) {
+			return fmt.Errorf("%w: the registry does not answer: %w\n%s", errNoNPM, err, out)
 		}
 	}
-	t.Fatalf("%s: %v\n%s", cmd, err, out)
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return nil
 }
 
 // copyTree copies the files of a directory that belong to its sources, and returns

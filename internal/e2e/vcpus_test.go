@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -30,16 +29,12 @@ func TestSeveralVCPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.RemoveSnapshot(context.Background(), tag, client.RemoveOptions{}) })
-	program := filepath.Join(t.TempDir(), "hammer")
-	goTool(t, "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./hammer")
-
-	for _, mode := range []struct {
-		name   string
-		daemon func(t *testing.T) *daemon
-	}{
-		{"translated", func(*testing.T) *daemon { return d }},
-		{"interpreted", func(t *testing.T) *daemon { return serve(t, cloneHome(t), "FORKD_JIT=off") }},
-	} {
+	if !usesKVM() { // there it was built ahead
+		if err := buildHammer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, mode := range executions(d) {
 		t.Run(mode.name, func(t *testing.T) {
 			d := mode.daemon(t)
 			children := 2
@@ -50,13 +45,31 @@ func TestSeveralVCPUs(t *testing.T) {
 			if got := value[int](t, d, ids[1], "__import__('os').cpu_count()"); got != vcpus {
 				t.Errorf("Python sees %d processors, want %d", got, vcpus)
 			}
-			d.putFile(t, ids[0], program, "/root/hammer", 0o755)
+			d.putFile(t, ids[0], hammerProgram(), "/root/hammer", 0o755)
 			d.hammer(t, ids[0])
 			// The other child was idle beside it, and is well.
 			if got := value[int](t, d, ids[1], "sum(range(1000))"); got != 499500 {
 				t.Errorf("a child beside it sums to %d", got)
 			}
 		})
+	}
+}
+
+// execution is a way in which an engine executes guests' code.
+type execution struct {
+	name   string
+	daemon func(t *testing.T) *daemon
+}
+
+// executions returns those of the engine under test.
+func executions(d *daemon) []execution {
+	this := func(*testing.T) *daemon { return d }
+	if usesKVM() {
+		return []execution{{"processor", this}}
+	}
+	return []execution{
+		{"translated", this},
+		{"interpreted", func(t *testing.T) *daemon { return serve(t, cloneHome(t), "FORKD_JIT=off") }},
 	}
 }
 

@@ -27,7 +27,7 @@ func TestWorkspaceOutlivesTheDaemon(t *testing.T) {
 	wantCode(t, err, "already_exists", "desk")
 	id := w.SandboxID
 	d.eval(t, id, "import os; x = 1; f = open('/root/f', 'w'); f.write('one '); f.flush()")
-	d.sh(t, id, "nohup sh -c 'while :; do date >> /root/dates; sleep 0.05; done' > /dev/null 2>&1 &")
+	d.sh(t, id, "nohup sh -c 'while :; do date >> /root/dates; "+nap(50*time.Millisecond)+"; done' > /dev/null 2>&1 &")
 
 	w, err = d.SuspendWorkspace(ctx, "desk")
 	if err != nil || w.State != "suspended" || w.SandboxID != "" || w.SnapshotTag == tag {
@@ -118,7 +118,7 @@ func TestWorkspaceRemovedWhileItResumes(t *testing.T) {
 			_, err := d.ResumeWorkspace(context.WithoutCancel(ctx), "gone")
 			resumed <- err
 		}()
-		time.Sleep(delay)
+		inTheMiddle(delay)
 		if err := d.RemoveWorkspace(ctx, "gone"); err != nil {
 			t.Fatal(err)
 		}

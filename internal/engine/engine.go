@@ -119,6 +119,11 @@ type VM interface {
 	//
 	// Preconditions: no vCPU is in Run.
 	Drain()
+	// Halted reports whether the guest has stopped its vCPUs for good without a word to
+	// the machine, so that Run would never return by itself.
+	//
+	// Preconditions: no vCPU is in Run.
+	Halted() bool
 	io.Closer
 }
 

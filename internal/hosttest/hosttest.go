@@ -14,7 +14,6 @@
 package hosttest
 
 import (
-	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
@@ -40,15 +39,16 @@ type Files struct {
 	// in the emulated one. Relative ones are relative to the package.
 	Paths []string
 	// Prepare, if not nil, is called on this host before the tests run anywhere, and
-	// returns more such paths.
-	Prepare func(ctx context.Context) ([]string, error)
+	// may add to what there is here.
+	Prepare func(ctx context.Context, f *Files) error
+	// Programs, if not empty, is one of Paths that is a Debian system in EROFS, whose
+	// programs the emulated host gets.
+	Programs string
 	// Unless names an environment variable without which the tests run on this host,
 	// where they have to skip what needs KVM.
 	Unless string
 	// MemoryMiB is the emulated host's memory; default 2048.
 	MemoryMiB int
-	// Patience bounds the life of the emulated host; default 15 minutes.
-	Patience time.Duration
 	// Guest, if not nil, is what the test program does as the first process of a
 	// guest of the tests, with the file systems of a kernel mounted. The guest is
 	// switched off when it returns. See Kernel.
@@ -111,18 +111,20 @@ func start(ctx context.Context, m Runner, files Files) (status int, err error) {
 		}
 	}
 	if files.Prepare != nil {
-		more, err := files.Prepare(ctx)
-		if err != nil {
+		if err := files.Prepare(ctx, &files); err != nil {
 			return 0, err
 		}
-		files.Paths = append(files.Paths, more...)
 	}
 	if real {
 		return m.Run(), nil
 	}
-	patience := cmp.Or(files.Patience, 15*time.Minute)
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the emulated host has not ended after %v", patience))
-	defer cancel()
+	// The tests inside have the same limit, and tell more of what they were doing.
+	if limit, err := time.ParseDuration(flag.Lookup("test.timeout").Value.String()); err == nil && limit > 0 {
+		const more = 30 * time.Second
+		var cancel func()
+		ctx, cancel = context.WithTimeoutCause(ctx, limit+more, fmt.Errorf("the emulated host has not ended after %v", limit+more))
+		defer cancel()
+	}
 	return emulate(ctx, files)
 }
 

@@ -15,9 +15,10 @@ import (
 
 // errand is what the first process of the emulated host is told.
 type errand struct {
-	Args []string
-	Env  []string
-	Dir  string
+	Args     []string
+	Env      []string
+	Dir      string
+	Programs string // see Files
 }
 
 const errandPath = "/errand.json"
@@ -59,6 +60,11 @@ func runInside() (status int, err error) {
 	}
 	if err != nil {
 		return 0, err
+	}
+	if e.Programs != "" {
+		if err := mountPrograms(e.Programs); err != nil {
+			return 0, err
+		}
 	}
 	out, err := output()
 	if err != nil {

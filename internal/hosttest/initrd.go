@@ -31,7 +31,7 @@ func writeInitrd(path string, h *host, files Files) error {
 	if err != nil {
 		return err
 	}
-	told, err := json.Marshal(errand{Args: arguments(), Env: environment(), Dir: dir})
+	told, err := json.Marshal(errand{Args: arguments(), Env: environment(), Dir: dir, Programs: files.Programs})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package hosttest
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +24,7 @@ const (
 
 // modules are what the host loads. KVM comes last: see loadModules.
 var modules = []kernel.Want{
-	{Name: "vhost_vsock", Optional: true},
+	{Name: "vhost_vsock", Optional: true}, {Name: "loop", Optional: true}, {Name: "erofs", Optional: true},
 	{Name: "irqbypass", Optional: true}, {Name: "ccp", Optional: true}, {Name: "kvm"}, {Name: "kvm_amd"},
 }
 
@@ -48,7 +50,8 @@ func fetch(ctx context.Context, cache string) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(cache, "hosttest-"+p.SHA256[:16])
+	sum := sha256.Sum256(fmt.Append(nil, p.SHA256, modules))
+	dir := filepath.Join(cache, "hosttest-"+hex.EncodeToString(sum[:8]))
 	h := &host{filepath.Join(dir, "vmlinux"), filepath.Join(dir, "modules.cpio")}
 	if _, err := os.Stat(dir); err == nil {
 		return h, nil

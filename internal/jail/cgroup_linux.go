@@ -149,11 +149,15 @@ func (g Group) usage() (u Usage, err error) {
 	}
 	if g.Version == 1 {
 		u.MemoryBytes = number(dir, "memory.usage_in_bytes")
-		u.OOMKills = field(dir, "memory.oom_control", "oom_kill")
+		if number(dir, "memory.failcnt") > 0 {
+			u.OOMKills = field(dir, "memory.oom_control", "oom_kill")
+		}
 		u.CPUMicros = number(g.Dirs[accounting], "cpuacct.usage") / 1000
 	} else {
 		u.MemoryBytes = number(dir, "memory.current")
-		u.OOMKills = field(dir, "memory.events", "oom_kill")
+		if field(dir, "memory.events", "oom") > 0 { // otherwise it was the host that had no more
+			u.OOMKills = field(dir, "memory.events", "oom_kill")
+		}
 		u.CPUMicros = field(dir, "cpu.stat", "usage_usec")
 	}
 	u.Threads = number(g.Dirs["pids"], "pids.current")

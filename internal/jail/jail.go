@@ -194,7 +194,7 @@ type Usage struct {
 	CPUMicros   int64 `json:"cpu_micros"` // since it was made
 	Threads     int64 `json:"threads"`
 	// OOMKills is how many times the kernel has killed for want of memory under the
-	// limit.
+	// limit; when it is the host that has no more, that does not count.
 	OOMKills int64 `json:"oom_kills"`
 }
 

@@ -221,7 +221,7 @@ func (b *box) endReason() string {
 		return ""
 	}
 	ending := b.machine.Ending()
-	if errors.Is(ending.Err, page.ErrQuota) {
+	if errors.Is(ending.Err, page.ErrQuota) && b.limits.MemoryMiB > 0 {
 		return fmt.Sprintf("it needed more than its memory limit of %d MiB", b.limits.MemoryMiB)
 	}
 	return ending.String()

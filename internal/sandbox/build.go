@@ -54,9 +54,11 @@ var commandLine = strings.Join([]string{
 	"psi=0", "cgroup_disable=memory", "noautogroup", "randomize_kstack_offset=off",
 }, " ")
 
-// consoles has parameters for messages from before the guest's console is there.
-var consoles = map[engine.ISA]string{
-	engine.RISCV64: " earlycon=sbi", engine.AMD64: " earlyprintk=ttyS0 mitigations=off random.trust_cpu=on",
+// boardParameters say where messages go from before the guest's console is there, what
+// the processor is trusted with, and how to reset it: kernels for amd64 that find no
+// other PC hardware take it that there is EFI.
+var boardParameters = map[engine.ISA]string{
+	engine.RISCV64: " earlycon=sbi", engine.AMD64: " earlyprintk=ttyS0 mitigations=off random.trust_cpu=on reboot=acpi",
 }
 
 // build makes a snapshot from nothing but packages.
@@ -145,7 +147,7 @@ func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image)
 	}
 	if p.machine, err = p.cell.Boot(ctx, cell.BootSpec{
 		VCPUs: spec.VCPUs, Memory: page.Number(spec.MemoryMiB << (20 - page.Shift)), Scratch: page.Number(spec.DiskMiB << (20 - page.Shift)),
-		Root: root, Kernel: kernel, Initrd: initrd, CommandLine: commandLine + consoles[m.opts.Engine.ISA], Console: &p.console,
+		Root: root, Kernel: kernel, Initrd: initrd, CommandLine: commandLine + boardParameters[m.opts.Engine.ISA], Console: &p.console,
 	}); err != nil {
 		p.cell.Quit()
 		return nil, wrap(err, "making the parent machine")

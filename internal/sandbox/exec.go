@@ -217,9 +217,9 @@ func (b *box) guestError(err error, format string, args ...any) error {
 	return wrap(err, format, args...)
 }
 
-// endTime is how long a guest that goes down takes at most between its last word
+// endTime is how long a guest that goes down takes at most between its last word, on a busy host,
 // and its end.
-const endTime = time.Second
+const endTime = 5 * time.Second
 
 // awaitEnd waits for the end of a guest that does not answer. One that goes down
 // drops its connections before it is off, and the reason is known only then.

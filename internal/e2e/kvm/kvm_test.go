@@ -16,7 +16,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/forkd-dev/forkd/internal/hosttest"
@@ -38,23 +41,23 @@ func home() string    { return filepath.Join(base, "home") }
 
 // prepare builds the program as the Makefile does, and an image, for which there is no
 // network in an emulated host.
-func prepare(ctx context.Context) ([]string, error) {
+func prepare(ctx context.Context, f *hosttest.Files) error {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := os.MkdirAll(home(), 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	agent, overlay := filepath.Join(base, "agent"), filepath.Join(base, "overlay.json")
 	text, err := json.Marshal(map[string]any{"Replace": map[string]string{
 		filepath.Join(root, "cmd/forkd/guest/forkd-agent.amd64"): agent,
 	}})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
-		return nil, err
+		return err
 	}
 	for _, args := range [][]string{
 		{"-buildvcs=false", "-ldflags=-s -w", "-o", agent, "./cmd/forkd-agent"},
@@ -63,19 +66,20 @@ func prepare(ctx context.Context) ([]string, error) {
 		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("building: %w: %s", err, out)
+			return fmt.Errorf("building: %w: %s", err, out)
 		}
 	}
 	code, err := os.ReadFile(agent)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	img, err := image.Build(ctx, image.Options{Home: home(), Arch: "amd64", Agent: code})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	yardstick, err := withLibraries("/bin/true")
-	return append(yardstick, program(), img.Dir), err
+	f.Paths = append(yardstick, program(), img.Dir)
+	return err
 }
 
 // withLibraries returns the files that a program needs to run, as far as it names them
@@ -151,6 +155,7 @@ func TestKVM(t *testing.T) {
 	t.Cleanup(func() { exec.Command(program(), "stop").Run() })
 	must(t, "snapshot", "--tag", "py", "--memory-mib", "256")
 	t.Run("user", testUser)
+	t.Run("processor", testProcessor)
 	t.Run("restore", testRestore)
 }
 
@@ -185,8 +190,44 @@ func testUser(t *testing.T) {
 	want(t, "kept", "exec", "--child", child, "--", "cat", "/root/file")
 	limited := must(t, "fork", "--tag", "py", "--memory-limit-mib", "16", "--quiet")
 	want(t, "1", "eval", "--child", limited, "--", "1")
-	if out, err := forkd(t, "eval", "--child", limited, "--", "len(b'x' * (130 << 20))"); err == nil || !strings.Contains(err.Error(), "out of memory") {
+	if out, err := forkd(t, "eval", "--child", limited, "--", "len(b'x' * (130 << 20))"); err == nil || !strings.Contains(err.Error(), "memory limit of 16 MiB") {
 		t.Errorf("a child that needs more than its limit: %q, %v", out, err)
 	}
 	want(t, "0", "eval", "--child", ids[0], "--", "x")
+}
+
+// testProcessor: a child with a limit of processors gets so much, and children that
+// compete get what their weights say. Counted is how often a loop goes round.
+func testProcessor(t *testing.T) {
+	busy := func(id string) float64 {
+		const code = "import time\nend, n = time.monotonic() + 4, 0\nwhile time.monotonic() < end: n += 1\nn"
+		n, err := strconv.ParseFloat(must(t, "eval", "--child", id, "--", code), 64)
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	child := func(flags ...string) string {
+		return must(t, append([]string{"fork", "--tag", "py", "--quiet"}, flags...)...)
+	}
+	free, bounded := child(), child("--cpus", "0.2")
+	busy(free) // what a guest does first takes it longer
+	busy(bounded)
+	if all, some := busy(free), busy(bounded); some < all/20 || some > all/2 {
+		t.Errorf("with a fifth of a processor it goes round %v times, without a limit %v times", some, all)
+	}
+	if runtime.NumCPU() > 1 {
+		return // they would not compete
+	}
+	light, heavy := child("--cpu-weight", "50"), child("--cpu-weight", "500")
+	var counts [2]float64
+	var wg sync.WaitGroup
+	for i, id := range []string{light, heavy} {
+		busy(id)
+		wg.Go(func() { counts[i] = busy(id) })
+	}
+	wg.Wait()
+	if counts[1] < 2*counts[0] {
+		t.Errorf("with ten times the weight it goes round %v times, with the smaller one %v times", counts[1], counts[0])
+	}
 }

@@ -62,6 +62,7 @@ func x86AllPrograms() map[string][]byte {
 		"spin":      x86Program(func(a *x86) { a.loop(func() {}) }),
 		"count":     x86Program((*x86).count),
 		"wait":      x86Program((*x86).wait),
+		"halt":      x86Program((*x86).wait), // interrupts are off at first
 		"interrupt": x86Program((*x86).handleInterrupt),
 		"timer":     x86Program((*x86).timer),
 		"poll":      x86Program((*x86).poll),

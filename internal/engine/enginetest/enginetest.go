@@ -59,6 +59,8 @@ func Run(t *testing.T, newEngine func() engine.Engine) {
 		{"kick-waiting", testKickWaiting},
 		{"kick-twice", testKickTwice},
 		{"kick-at-device", testKickAtDevice},
+		{"halted", testHalted},
+		{"halted-not", testNotHalted},
 		{"interrupt", testInterrupt},
 		{"interrupt-pending", testInterruptPending},
 		{"timer", testTimer},

@@ -38,7 +38,10 @@ var riscv64 = isa{
 	maxVCPUs:   8,
 	loads:      4,
 	programs:   rvPrograms(),
-	lacks:      map[string]string{"restart": "the program states starts a vCPU again"},
+	lacks: map[string]string{
+		"restart": "the program states starts a vCPU again",
+		"halt":    "a vCPU that waits is woken by any interrupt that is enabled, masked or not",
+	},
 }
 
 func rvPrograms() map[string][]byte {

@@ -148,6 +148,38 @@ func testKickAtDevice(t *testing.T, f *fixture) {
 	}
 }
 
+func testHalted(t *testing.T, f *fixture) {
+	f.boot("halt")
+	f.pauseWaiting()
+	if !f.vm.Halted() {
+		t.Error("a guest that waits with interrupts off has not halted")
+	}
+}
+
+func testNotHalted(t *testing.T, f *fixture) {
+	f.boot("interrupt")
+	if f.vm.Halted() {
+		t.Error("a guest that has not begun has halted")
+	}
+	f.pauseWaiting()
+	if f.vm.Halted() {
+		t.Error("a guest that waits for an interrupt has halted")
+	}
+}
+
+// pauseWaiting runs a program until it has sent a signal and had time to wait.
+func (f *fixture) pauseWaiting() {
+	f.t.Helper()
+	signals := f.device.signals()
+	done := f.start()
+	await(f.t, signals)
+	time.Sleep(100 * time.Millisecond)
+	f.vm.VCPUs()[0].Kick()
+	if exit := await(f.t, done); exit != engine.Kicked {
+		f.t.Fatalf("Run returned %v", exit)
+	}
+}
+
 func testInterrupt(t *testing.T, f *fixture) {
 	f.boot("interrupt")
 	signals := f.device.signals()

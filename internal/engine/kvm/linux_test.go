@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/kvm"
 	"github.com/forkd-dev/forkd/internal/hosttest"
@@ -37,7 +39,26 @@ func guest() {
 	kib, _ := strconv.Atoi(fields[1])
 	fmt.Fprintf(log, "guest: %d MiB, cpus %s, clock %s, devices %s\n",
 		kib>>10, strings.TrimSpace(string(cpus)), strings.TrimSpace(string(clock)), strings.Join(names, " "))
+	line, _ := os.ReadFile("/proc/cmdline")
+	for name, end := range ends {
+		if strings.Contains(string(line), endParameter+name) {
+			end.do()
+		}
+	}
 }
+
+// ends are the ways in which a guest can end, by the value of a parameter of its kernel.
+var ends = map[string]struct {
+	do   func()
+	exit engine.Exit
+}{
+	"off":    {func() {}, engine.Off}, // which the first process does anyway
+	"reboot": {func() { unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) }, engine.Reset},
+	"halt":   {func() { unix.Reboot(unix.LINUX_REBOOT_CMD_HALT) }, engine.Off},
+	"panic":  {func() { os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0) }, engine.Reset},
+}
+
+const endParameter = "guest.end="
 
 // screen is a console that can be read meanwhile.
 type screen struct {
@@ -58,7 +79,7 @@ func (s *screen) String() string {
 }
 
 // TestLinux boots Debian's kernel to its first process, which finds its processors,
-// its clock, the board's devices and its memory, and switches the machine off.
+// its clock, the board's devices and its memory, and ends the machine in one way or another.
 func TestLinux(t *testing.T) {
 	if os.Getenv("FORKD_TEST_KVM") == "" {
 		t.Skip("set FORKD_TEST_KVM=1: on a busy machine an emulated host takes minutes for it")
@@ -73,17 +94,25 @@ func TestLinux(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	for _, c := range []struct{ vcpus, mib int }{{1, 512}, {2, 512}, {2, 5 << 10}, {16, 512}} {
-		t.Run(fmt.Sprintf("%d-%dMiB", c.vcpus, c.mib), func(t *testing.T) { bootLinux(t, e, kernel, initrd, c.vcpus, c.mib) })
+	for _, c := range []struct {
+		vcpus, mib int
+		end        string
+	}{{1, 512, "off"}, {2, 512, "reboot"}, {2, 5 << 10, "panic"}, {16, 512, "halt"}} {
+		t.Run(fmt.Sprintf("%d-%dMiB-%s", c.vcpus, c.mib, c.end), func(t *testing.T) {
+			console := bootLinux(t, e, kernel, initrd, c.vcpus, c.mib, c.end)
+			checkFound(t, console, c.vcpus, c.mib)
+		})
 	}
 }
 
-func bootLinux(t *testing.T, e engine.Engine, kernel, initrd []byte, vcpus, mib int) {
+// bootLinux boots a guest until it ends, and returns what it has printed.
+func bootLinux(t *testing.T, e engine.Engine, kernel, initrd []byte, vcpus, mib int, end string) string {
+	t.Helper()
 	var console screen
 	m, err := machine.New(machine.Config{
 		Engine: e, VCPUs: vcpus, Memory: newMemory(t, e, mib<<20), Root: page.NewStack(1),
 		Scratch: page.NewOverlay(page.NewStack(1), page.NewArena(), 0), Console: &console, Entropy: zeros{},
-		Boot: &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: "earlyprintk=ttyS0,keep panic=-1 mitigations=off random.trust_cpu=on"},
+		Boot: &machine.Boot{Kernel: kernel, Initrd: initrd, CommandLine: "earlyprintk=ttyS0,keep panic=-1 mitigations=off random.trust_cpu=on reboot=acpi " + endParameter + end},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -92,26 +121,33 @@ func bootLinux(t *testing.T, e engine.Engine, kernel, initrd []byte, vcpus, mib 
 	if err := m.Start(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-m.Done():
-	case <-time.After(3 * time.Minute):
-		t.Fatalf("the guest does not end; its console:\n%s", console.String())
+	for deadline := time.Now().Add(3 * time.Minute); m.Look(); time.Sleep(time.Second) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the guest does not end; its console:\n%s", console.String())
+		}
 	}
-	if end := m.Ending(); end.Err != nil || end.Exit != engine.Off {
-		t.Fatalf("the guest ended: %v; its console:\n%s", end, console.String())
+	<-m.Done()
+	if got, want := m.Ending(), ends[end].exit; got.Err != nil || got.Exit != want {
+		t.Fatalf("the guest ended: %v, want %v; its console:\n%s", got, want, console.String())
 	}
+	return console.String()
+}
+
+// checkFound looks at what a guest has found in its machine.
+func checkFound(t *testing.T, console string, vcpus, mib int) {
+	t.Helper()
 	cpus := "0"
 	if vcpus > 1 {
 		cpus = fmt.Sprintf("0-%d", vcpus-1)
 	}
 	want := ", cpus " + cpus + ", clock kvm-clock, devices ACPI0013:00 FORK0001:00 LNRO0005:00 LNRO0005:01 LNRO0005:02 LNRO0005:03 LNRO0005:04 "
-	if !strings.Contains(console.String(), want) {
-		t.Errorf("the guest did not find what the board has; its console:\n%s", console.String())
+	if !strings.Contains(console, want) {
+		t.Errorf("the guest did not find what the board has; its console:\n%s", console)
 	}
 	var has int
-	_, told, _ := strings.Cut(console.String(), "] guest: ")
+	_, told, _ := strings.Cut(console, "] guest: ")
 	if _, err := fmt.Sscanf(told, "%d MiB", &has); err != nil || has > mib || has < mib*4/5 {
-		t.Errorf("the guest has %d MiB of memory, want nearly %d (%v); its console:\n%s", has, mib, err, console.String())
+		t.Errorf("the guest has %d MiB of memory, want nearly %d (%v); its console:\n%s", has, mib, err, console)
 	}
 }
 

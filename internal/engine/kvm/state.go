@@ -152,6 +152,22 @@ func (v *vcpu) save(w *state.Writer, indexes []uint32) error {
 	return nil
 }
 
+// halted reports whether the vCPU, which is not in Run, does nothing until another one
+// or a device that it does not listen to wants something of it.
+func (v *vcpu) halted() (bool, error) {
+	const uninitialized, initialized, waits = 1, 2, 3 // multiprocessing states
+	const interruptible = 1 << 9                      // in RFLAGS
+	var r registers
+	if err := give(v.fd, getMPState, &r.mpState); err != nil {
+		return false, err
+	}
+	if r.mpState != waits {
+		return r.mpState == uninitialized || r.mpState == initialized, nil
+	}
+	err := give(v.fd, getRegs, &r.regs)
+	return err == nil && r.regs.rflags&interruptible == 0, err
+}
+
 // readMSRs returns the values of MSRs, without those that this vCPU does not have.
 func (v *vcpu) readMSRs(indexes []uint32) (values []msr, err error) {
 	for len(indexes) > 0 {

@@ -197,6 +197,18 @@ func (m *vm) leave() {
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
 
+// Halted implements engine.VM: every vCPU waits, and none can be interrupted or has yet
+// to be started by one that executes. Nothing in the board sends interrupts that cannot
+// be masked.
+func (m *vm) Halted() bool {
+	for _, v := range m.vcpus {
+		if halted, err := v.halted(); err != nil || !halted {
+			return false
+		}
+	}
+	return true
+}
+
 // atDevices calls fn, which may use devices and guest memory as they do.
 func (m *vm) atDevices(fn func()) {
 	m.devices.Lock()

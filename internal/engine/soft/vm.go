@@ -189,6 +189,9 @@ func (m *vm) Post(fn func()) {
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
 
+// Halted implements engine.VM. A guest halts by asking the firmware to switch it off.
+func (m *vm) Halted() bool { return false }
+
 // runPosts runs what was posted. The caller is not in the world.
 func (m *vm) runPosts() { m.posts.Run(m.atDevices) }
 
