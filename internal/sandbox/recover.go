@@ -137,6 +137,10 @@ func (m *Manager) recover(ctx context.Context) error {
 func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 	snaps := make(map[uint64]*snapshot.Snapshot)
 	for _, s := range f.Sources {
+		if len(s.Note) == 0 { // a branch that was being made; what it stood on has a source of its own
+			f.Cell.DropSource(s)
+			continue
+		}
 		snap, err := m.recoverSource(ctx, f, s)
 		if err != nil {
 			m.opts.Log.Warn("what an earlier daemon forked from is lost", "cell", f.Cell.Name, "error", err)
