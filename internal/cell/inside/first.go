@@ -46,7 +46,7 @@ func (b *beginner) add() {
 	b.of.nextLocked()
 }
 
-// nextLocked starts whoever may take first steps now. The caller holds a.mu.
+// nextLocked starts who may take first steps now. The caller holds a.mu.
 func (a *beginners) nextLocked() {
 	for a.busy < runtime.GOMAXPROCS(0) && len(a.waiting) > 0 {
 		b := a.waiting[0]
@@ -83,6 +83,14 @@ func (b *beginner) answered(st *stream) {
 	defer b.of.mu.Unlock()
 	if b.streams = slices.DeleteFunc(b.streams, func(s *stream) bool { return s == st }); len(b.streams) == 0 {
 		b.endLocked()
+	}
+}
+
+// begun has the machine wait for others no longer, nor them for it. One that was not
+// started is not by its streams.
+func (v *vm) begun() {
+	if b := v.first.Load(); b != nil {
+		b.end()
 	}
 }
 

@@ -44,9 +44,7 @@ func (v *vm) close() {
 	v.closed = true
 	v.rest.cancel()
 	v.mu.Unlock()
-	if b := v.first.Load(); b != nil {
-		b.end()
-	}
+	v.begun()
 	if !again {
 		v.machine.Close()
 		v.root.Release()
@@ -293,6 +291,7 @@ func (s *Server) pause(_ *wire.Message, r wire.Ref) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.begun()
 	v.machine.Pause()
 	return nil, nil
 }
