@@ -15,10 +15,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart bench bench-qemu bench-e2b test test-kvm test-kvm-e2e test-go-std lockstep race check generate clean
+.PHONY: help build quickstart bench bench-qemu bench-e2b test test-kvm test-kvm-short test-kvm-e2e test-go-std lockstep race check generate clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/forkd with the guest agents inside
 	for arch in $(GUESTS); do GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(AGENT).$$arch ./cmd/forkd-agent || exit; done
@@ -42,6 +42,9 @@ test: build ## run the whole test suite
 test-kvm: ## run the tests of the engine kvm and of jails, in an emulated host (needs qemu-system-x86)
 	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v ./internal/hosttest ./internal/jail ./internal/engine/kvm ./internal/e2e/kvm
 	FORKD_TEST_EMULATE=1 FORKD_TEST_KVM=1 $(GO) test -timeout 30m -v -run '$(E2E_KVM)' ./internal/e2e
+
+test-kvm-short: ## run those of them that say most in a few minutes
+	FORKD_TEST_KVM=1 $(GO) test -timeout 30m -run '^(TestLinux|TestEngines|TestKVM)$$' ./internal/engine/kvm ./internal/jail ./internal/e2e/kvm
 
 test-kvm-e2e: ## run end-to-end tests on the engine kvm, all or RUN=pattern (hours, without KVM)
 	@failed=; for names in $$($(GO) test -list '$(RUN)' ./internal/e2e | grep ^Test | xargs -n 6 | tr ' ' '|'); do \
