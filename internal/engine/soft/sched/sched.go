@@ -45,7 +45,7 @@ const (
 	// permit, in virtual time: small enough that a rotation of some machines is a
 	// matter of milliseconds, large enough that what a processor has in its caches is
 	// worth something.
-	grain = 4 * time.Millisecond
+	grain = 2 * time.Millisecond
 	// stint is for how long a vCPU keeps a permit that another one of its machine could
 	// use. It is short, as that one may hold what the others wait for.
 	stint = time.Millisecond
