@@ -1,5 +1,7 @@
 //go:build linux && amd64
 
+//lint:file-ignore U1000 fields are the kernel's, whether they are used here or not
+
 package kvm
 
 import (
