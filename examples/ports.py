@@ -4,7 +4,9 @@
 The server is started once. Children of the sandbox have it running already, each
 with what it has counted so far, and count on by themselves.
 
-    PYTHONPATH=sdk/python python3 examples/ports.py
+    FORKD_URL=http://127.0.0.1:8889 PYTHONPATH=sdk/python python3 examples/ports.py
+
+Others reach a port through the daemon's TCP address, so that is where it is asked.
 """
 
 from forkd import Sandbox

@@ -64,14 +64,14 @@ func (f *factory) existing() (*client.Client, error) {
 }
 
 // withSandboxes is existing for who asks for sandboxes: if a daemon that is gone has left
-// some, one is started.
+// some, paused ones too, one is started.
 func (f *factory) withSandboxes(ctx context.Context) (*client.Client, error) {
 	if f.named() == "" {
 		home, err := client.Home()
 		if err != nil {
 			return nil, err
 		}
-		if launch.Left(home) {
+		if launch.Kept(home) {
 			return f.connect(ctx)
 		}
 	}

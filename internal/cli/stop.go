@@ -26,7 +26,8 @@ func newStop(f *factory) *cobra.Command {
 		Short: "End your own daemon and all its sandboxes",
 		Long: `End the daemon that has its home in FORKD_HOME, whoever started it, and wait until it
 is gone. Workspaces that run are suspended first; if one cannot be, the daemon goes on,
-unless --force is given. Other sandboxes end with it; its snapshots stay. With
+unless --force is given. Sandboxes whose lifetime ends in a pause, and those that were
+paused before, are paused. Others end with it; its snapshots stay. With
 --keep-sandboxes all go on, and the next daemon finds them: for another version of forkd,
 say. FORKD_URL plays no part.`,
 		Args: noArgs(),

@@ -30,6 +30,14 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	}
 	b.machine.Refresh()
 	in, err := b.agent.Metrics(ctx)
+	if err == nil && b.firstLook(in) {
+		select {
+		case <-time.After(firstUsage):
+			in, err = b.agent.Metrics(ctx)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
 	if err != nil {
 		return nil, b.guestError(err, "measuring")
 	}
@@ -38,6 +46,21 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 		MemTotal: in.MemoryTotal, MemUsed: in.MemoryUsed, MemCache: in.MemoryCache, DiskTotal: in.DiskTotal, DiskUsed: in.DiskUsed,
 		Private: b.machine.PrivateBytes(),
 	}, nil
+}
+
+// firstUsage is over which time the processors' use is measured of whom nobody has asked for
+// it before. What a guest says then is of its whole life, which began before the fork.
+const firstUsage = 100 * time.Millisecond
+
+// firstLook reports whether nobody has looked before, and notes that somebody has.
+func (b *box) firstLook(in wire.Metrics) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.usage.total > 0 {
+		return false
+	}
+	b.usage = usage{busy: in.CPUBusyNS, total: in.CPUTotalNS}
+	return true
 }
 
 // load returns the use of the processors since the last time in percent of one.
