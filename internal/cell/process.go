@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -139,11 +141,15 @@ func (p *process) reason(err error) error {
 		return fmt.Errorf("was killed for want of memory: %w", page.ErrQuota)
 	case state != nil:
 		return errors.New("ended: " + describe(state))
-	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET):
+	case err != nil && !slices.ContainsFunc(closings, func(e error) bool { return errors.Is(err, e) }):
 		return fmt.Errorf("does not make sense any more: %w", err)
 	}
 	return errors.New("has ended")
 }
+
+// closings are how a connection ends whose other end is gone, or that was closed here
+// because another one to the same process has ended.
+var closings = []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, net.ErrClosed}
 
 // atLimit reports whether the host has killed the process for its memory limit. What
 // tells it goes with clear.

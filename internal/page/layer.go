@@ -244,6 +244,10 @@ func (l *Layer) TryRetain() bool {
 	}
 }
 
+// Alone reports whether the caller's reference is the only one, so that nobody leads to the
+// layer. It is for who knows that nobody gets another one meanwhile.
+func (l *Layer) Alone() bool { return l.refs.Load() == 1 }
+
 // claim takes the last reference, if the caller's is the last: nobody else has the
 // layer then, or can get it. unclaim gives it back.
 func (l *Layer) claim() bool { return l.refs.CompareAndSwap(1, 0) }

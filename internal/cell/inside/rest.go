@@ -72,13 +72,23 @@ func (s *Server) pin(_ *wire.Message, p wire.Pin) (*result, error) {
 		change = -1
 	}
 	v.mu.Lock()
-	v.rest.pins += change
+	v.rest.pins = max(0, v.rest.pins+change)
 	v.mu.Unlock()
 	if !p.Pin {
 		s.tidySoon()
 		return nil, nil
 	}
 	return nil, v.machine.Prepare()
+}
+
+// unpin takes all pins off, which were those of a daemon that is gone.
+func (s *Server) unpin() {
+	for _, v := range s.machines() {
+		v.mu.Lock()
+		v.rest.pins = 0
+		v.mu.Unlock()
+	}
+	s.tidySoon()
 }
 
 // look packs a machine unless it works, and comes back later.

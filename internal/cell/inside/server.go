@@ -183,6 +183,7 @@ func (s *Server) serveControl(c *wire.Conn) {
 	if former != nil {
 		former.Close()
 	}
+	s.unpin()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	err := s.receive(ctx, c)

@@ -50,10 +50,11 @@ func (s *Server) tidy() {
 }
 
 // absorb has layers that consist of others take over their pages. Somebody who fetches
-// one of those has it for a moment, and will have us come back. The caller holds s.arranging.
+// one of those has it for a moment, and will have us come back. One that nobody has any more
+// must not keep what it consists of from others. The caller holds s.arranging.
 func (s *Server) absorb() {
 	s.whole = slices.DeleteFunc(s.whole, func(l *page.Layer) bool {
-		done := l.Absorb()
+		done := l.Alone() || l.Absorb()
 		if done {
 			l.Release()
 		}
