@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -324,6 +326,55 @@ func BenchmarkRestore(b *testing.B) {
 			b.Fatal(err)
 		}
 		m.Close()
+	}
+}
+
+// BenchmarkPause reports how long it takes until a machine in a hot loop, beside others, has
+// stopped, in microseconds.
+func BenchmarkPause(b *testing.B) {
+	for _, others := range []int{0, 1, 4} {
+		b.Run(fmt.Sprintf("beside%d", others), func(b *testing.B) {
+			arena, root, eng := page.NewArena(), page.NewStack(16), soft.New(0)
+			blank := func(limit page.Number) *page.Overlay {
+				s := page.NewStack(limit)
+				defer s.Release()
+				return page.NewOverlay(s, arena, 0)
+			}
+			boot := func() *machine.Machine {
+				m, err := machine.New(machine.Config{
+					Engine: eng, VCPUs: 1, Root: root, Entropy: rand.Reader, Console: io.Discard,
+					Memory: blank(ramPages), Scratch: blank(16), Boot: &machine.Boot{Kernel: machinetest.Kernel(machinetest.Count)},
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(m.Close)
+				if err := m.Start(); err != nil {
+					b.Fatal(err)
+				}
+				return m
+			}
+			for range others {
+				boot()
+			}
+			m := boot()
+			var took []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				time.Sleep(time.Millisecond)
+				b.StartTimer()
+				start := time.Now()
+				m.Pause()
+				took = append(took, time.Since(start))
+				if err := m.Start(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			slices.Sort(took)
+			for _, p := range []int{50, 99} {
+				b.ReportMetric(float64(took[len(took)*p/100].Microseconds()), fmt.Sprintf("p%d-µs", p))
+			}
+		})
 	}
 }
 
