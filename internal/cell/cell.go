@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,6 +47,7 @@ type Cell struct {
 	sources map[*snapshot.Snapshot]*source // guarded by mu
 	saved   map[uint64]page.Digest         // layers of its own that have a file; guarded by mu
 	filed   map[uint64]bool                // of these, the ones that it has as files; guarded by mu
+	garbled error                          // what it said on the other connection that makes no sense; guarded by mu
 	why     error                          // it is gone; guarded by mu
 	idle    *time.Timer                    // ends it; guarded by mu
 	quits   bool                           // it was told to; guarded by mu
@@ -65,7 +67,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 		return nil, nil, fmt.Errorf("connecting to cell %s: %w", name, err)
 	}
 	c := &Cell{
-		host: h, Name: name, proc: p, conn: control, guests: guests, gone: make(chan struct{}),
+		host: h, Name: name, PID: p.PID, proc: p, conn: control, guests: guests, gone: make(chan struct{}),
 		calls: make(map[uint64]chan *wire.Message), vms: make(map[uint64]*VM),
 		layers: make(map[uint64]*held), numbers: make(map[*page.Layer]uint64),
 		sources: make(map[*snapshot.Snapshot]*source), saved: make(map[uint64]page.Digest),
@@ -82,7 +84,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 		c.conn.Close()
 		return nil, nil, fmt.Errorf("greeting cell %s: %w", name, err)
 	}
-	c.PID, c.Jail = p.PID, state.Jail // in its own eyes it has another number
+	c.Jail = state.Jail
 	return c, &state, nil
 }
 
@@ -127,8 +129,11 @@ func dialFor(socket string, p wire.Purpose) (*net.UnixConn, error) {
 func (c *Cell) serveGuests() {
 	err := c.guests.Serve()
 	if errors.Is(err, wire.ErrMalformed) {
-		c.host.opts.Log.Warn("a cell does not make sense any more", "cell", c.Name, "error", err)
+		c.mu.Lock()
+		c.garbled = err
+		c.mu.Unlock()
 	}
+	c.guests.Close() // not before: the cell may end of it
 	c.conn.Close()
 }
 
@@ -301,6 +306,7 @@ func (c *Cell) console(id uint64, b []byte) {
 func (c *Cell) end(err error) {
 	c.mu.Lock()
 	left := c.left
+	err = cmp.Or(c.garbled, err)
 	c.mu.Unlock()
 	reason := errors.New("is left to another daemon")
 	if !left {
@@ -358,6 +364,13 @@ func (c *Cell) Quit() {
 	c.quits = true
 	c.mu.Unlock()
 	_ = c.tell(wire.OpQuit, struct{}{}, nil) // if it is gone all the better
+}
+
+// dead reports whether the cell is gone.
+func (c *Cell) dead() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls == nil
 }
 
 // busy stops the clock of an idle cell, and rest starts it if nothing lives in it.

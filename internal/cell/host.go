@@ -231,7 +231,10 @@ func (h *Host) launch(name string) (*Cell, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.cells[name] = c
+	if h.cells[name] = c; c.dead() { // and may have been forgotten already
+		delete(h.cells, name)
+		return nil, c.lost()
+	}
 	return c, nil
 }
 

@@ -31,10 +31,10 @@ func NewGuests(l *Link) *Guests {
 	return &Guests{link: l, streams: make(map[uint32]*Stream)}
 }
 
-// Serve takes what the cell sends until the link breaks, and all streams with it.
+// Serve takes what the cell sends until the link breaks, and all streams with it. The caller
+// closes it then.
 func (g *Guests) Serve() error {
 	err := g.link.Receive(g.take)
-	g.link.Close()
 	g.mu.Lock()
 	streams := g.streams
 	g.streams, g.err = nil, &net.OpError{Op: "read", Net: "cell", Err: net.ErrClosed}
