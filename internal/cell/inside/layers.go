@@ -182,7 +182,9 @@ type source struct {
 	vcpus int
 	state []byte
 	stacks
-	note json.RawMessage // guarded by Server.mu
+	note    json.RawMessage // guarded by Server.mu
+	users   int             // who needs the stacks now; guarded by Server.mu
+	dropped bool            // the last of them releases the stacks; guarded by Server.mu
 }
 
 // stacks are what the machines of a source lie over, a reference each. Those of a source
@@ -302,10 +304,14 @@ func isPrefix(have, layers []*page.Layer) bool {
 	return true
 }
 
-// source returns a source that stays until it is dropped.
+// source returns a source. Its stacks are there as long as it is known.
 func (s *Server) source(id uint64) (*source, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.sourceLocked(id)
+}
+
+func (s *Server) sourceLocked(id uint64) (*source, error) {
 	o := s.sources[id]
 	if o == nil {
 		return nil, fmt.Errorf("there is no source %d", id)
@@ -313,13 +319,38 @@ func (s *Server) source(id uint64) (*source, error) {
 	return o, nil
 }
 
+// use returns a source whose stacks are there until done is called, even if a later
+// daemon has dropped it by then.
+func (s *Server) use(id uint64) (o *source, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o, err = s.sourceLocked(id); err != nil {
+		return nil, nil, err
+	}
+	o.users++
+	return o, func() {
+		s.mu.Lock()
+		o.users--
+		last := o.dropped && o.users == 0
+		s.mu.Unlock()
+		if last {
+			o.release()
+			s.freed()
+		}
+	}, nil
+}
+
 // dropSource forgets a source. Its machines go on.
 func (s *Server) dropSource(_ *wire.Message, r wire.Ref) (*result, error) {
 	s.mu.Lock()
 	o := s.sources[r.ID]
 	delete(s.sources, r.ID)
-	s.mu.Unlock()
+	last := false
 	if o != nil {
+		o.dropped, last = true, o.users == 0
+	}
+	s.mu.Unlock()
+	if last {
 		o.release()
 	}
 	s.freed()
@@ -350,12 +381,12 @@ func (s *Server) describe(o *source) wire.Source {
 
 // stacksOf tells which layers a source consists of now.
 func (s *Server) stacksOf(_ *wire.Message, r wire.Ref) (*result, error) {
-	o, err := s.source(r.ID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, err := s.sourceLocked(r.ID)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return &result{body: s.describe(o)}, nil
 }
 

@@ -98,11 +98,21 @@ func releaseAll(list []*page.Stack) {
 
 // fold makes one of layers that nobody needs apart. The caller holds s.arranging.
 func (s *Server) fold() {
+	if r := s.folding(); r != nil {
+		s.replace(r)
+		r.Close()
+		s.absorb()
+	}
+}
+
+// folding returns what becomes of layers that nobody needs apart; nil if there are none. What
+// they become is in s.whole. The caller holds s.arranging.
+func (s *Server) folding() *page.Replacement {
 	list := s.standing(0)
+	defer releaseAll(list) // machines and sources may go meanwhile, and their layers with them
 	runs := page.Foldable(list)
-	releaseAll(list)
 	if len(runs) == 0 {
-		return
+		return nil
 	}
 	r := page.NewReplacement()
 	for _, run := range runs {
@@ -110,9 +120,7 @@ func (s *Server) fold() {
 		r.Add(run, whole)
 		s.whole = append(s.whole, whole)
 	}
-	s.replace(r)
-	r.Close()
-	s.absorb()
+	return r
 }
 
 // replace replaces layers wherever they are. The caller holds s.arranging.

@@ -1,8 +1,10 @@
 package inside
 
 import (
+	"sync"
 	"testing"
 
+	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
@@ -34,5 +36,81 @@ func TestNobodyKeepsWhatNobodyHas(t *testing.T) {
 	}
 	if disk.Unseal() == nil {
 		t.Error("it is kept from the machine")
+	}
+}
+
+// TestSourcesGoWhileLayersAreFolded: what is to be folded may lose its last user at any moment.
+func TestSourcesGoWhileLayersAreFolded(t *testing.T) {
+	arena := page.NewArena()
+	s := &Server{sources: make(map[uint64]*source), memory: arena, scratch: page.NewArena()}
+	var wg sync.WaitGroup
+	for i := range uint64(2) {
+		wg.Go(func() {
+			for range 10_000 {
+				if err := s.keep(&source{id: i, stacks: stacks{memory: twoSeals(t, arena)}}); err != nil {
+					t.Error(err)
+				}
+				if _, err := s.dropSource(nil, wire.Ref{ID: i}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	gone := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(gone)
+	}()
+	for done := false; !done; {
+		select {
+		case <-gone:
+			done = true
+		default:
+		}
+		s.tidy()
+	}
+	if len(s.whole) != 0 || arena.InUse() != 0 {
+		t.Errorf("%d layers and %d pages are left", len(s.whole), arena.InUse())
+	}
+}
+
+// twoSeals returns a stack of two layers that an overlay has sealed which is gone.
+func twoSeals(t *testing.T, arena *page.Arena) *page.Stack {
+	empty := page.NewStack(16)
+	defer empty.Release()
+	o := page.NewOverlay(empty, arena, 0)
+	defer o.Close()
+	for n := range page.Number(2) {
+		if _, _, err := o.Write(n); err != nil {
+			t.Error(err)
+		}
+		o.Seal().Release()
+	}
+	stacks := o.Stacks()
+	stacks[0].Release()
+	return stacks[1]
+}
+
+// TestSourceIsThereWhileItIsUsed: a daemon that comes later may drop a source that its
+// predecessor still forks from.
+func TestSourceIsThereWhileItIsUsed(t *testing.T) {
+	arena := page.NewArena()
+	s := &Server{sources: make(map[uint64]*source), memory: arena, scratch: page.NewArena()}
+	if err := s.keep(&source{id: 1, stacks: stacks{memory: twoSeals(t, arena)}}); err != nil {
+		t.Fatal(err)
+	}
+	o, done, err := s.use(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.dropSource(nil, wire.Ref{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.use(1); err == nil {
+		t.Error("a source that was dropped can be used")
+	}
+	o.memory.Retain().Release()
+	if done(); arena.InUse() != 0 {
+		t.Errorf("%d pages are left", arena.InUse())
 	}
 }

@@ -51,12 +51,23 @@ func (v *vm) close() {
 	}
 }
 
+// disk returns a reference to the machine's root disk.
+func (v *vm) disk() (*page.Stack, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return nil, machine.ErrEnded
+	}
+	return v.root.Retain(), nil
+}
+
 // fork makes machines of a source.
 func (s *Server) fork(m *wire.Message, f wire.Fork) (*result, error) {
-	o, err := s.source(f.Source)
+	o, done, err := s.use(f.Source)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	children, err := wire.ParseChildren(m.Blob)
 	if err != nil {
 		return nil, err
@@ -309,12 +320,17 @@ func (s *Server) cut(_ *wire.Message, c wire.Cut) (*result, error) {
 	s.cuts.Store(true)
 	s.layout.RLock()
 	defer s.layout.RUnlock()
-	frozen, err := freeze()
+	root, err := v.disk()
 	if err != nil {
 		return nil, err
 	}
+	frozen, err := freeze()
+	if err != nil {
+		root.Release()
+		return nil, err
+	}
 	o := &source{id: c.Source, vcpus: v.vcpus, state: frozen.State, stacks: stacks{
-		memory: frozen.Memory, scratch: frozen.Scratch, root: v.root.Retain(),
+		memory: frozen.Memory, scratch: frozen.Scratch, root: root,
 	}}
 	if below, ok := v.machine.Stacks(); ok {
 		below.Memory.Release()
