@@ -213,7 +213,10 @@ func (v *vcpu) execute() (sbi.Outcome, error) {
 	}
 	defer v.permit.Leave()
 	context := m.engine.pool.get(v)
-	defer func() { m.engine.pool.put(context) }()
+	defer func() {
+		context.cpu.Rest()
+		m.engine.pool.put(context)
+	}()
 	defer v.leave()
 	if context.owner != v || v.restarted {
 		v.attach(&context)

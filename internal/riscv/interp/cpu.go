@@ -115,6 +115,13 @@ func (c *CPU) Sync() {
 	}
 }
 
+// Rest is for who will not call Run for a while. Sync follows before the next.
+func (c *CPU) Rest() {
+	if c.native != nil {
+		c.native.Rest()
+	}
+}
+
 // Err returns why Run returned Failed.
 func (c *CPU) Err() error { return c.m.Err }
 

@@ -5,6 +5,7 @@ package jit
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,7 @@ const minArena = 1 << 20
 // records, lies elsewhere, and so do the slots of links. What is executed one after
 // the other is thus close together, on fewer lines and pages of the host.
 type arena struct {
+	number               uint64 // no other one of the process has it
 	writable, executable []byte
 	parallel             bool
 
@@ -32,6 +34,9 @@ type arena struct {
 	leave uintptr // returns to Go, with the site in ECX
 	miss  uintptr // returns to Go, with the address to go on at in RAX
 }
+
+// arenas counts those that were made.
+var arenas atomic.Uint64
 
 func newArena(size int, parallel bool) (*arena, error) {
 	fd, err := unix.MemfdCreate("forkd-code", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
@@ -55,7 +60,7 @@ func newArena(size int, parallel bool) (*arena, error) {
 		unix.Munmap(w)
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
-	a := &arena{writable: w, executable: x, parallel: parallel, cold: coldStart(size), slots: slotStart(size)}
+	a := &arena{number: arenas.Add(1), writable: w, executable: x, parallel: parallel, cold: coldStart(size), slots: slotStart(size)}
 	a.prologue()
 	runtime.AddCleanup(a, func(m [2][]byte) {
 		unix.Munmap(m[0])

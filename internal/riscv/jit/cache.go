@@ -23,7 +23,8 @@ func Supported() bool {
 // use.
 //
 // Code goes into an arena until that is full; then a new one begins and the old
-// one goes when nothing runs in it any more.
+// one goes when nothing runs in it any more. Pages that have code in it do not keep it:
+// many are seldom executed, and would have all arenas that ever were stay.
 type Cache struct {
 	size int // of an arena, in bytes
 
@@ -66,7 +67,7 @@ type Table [page.Size / 2]uint32
 
 // Page is the code of one page.
 type Page struct {
-	arena *arena // where the code lies
+	arena uint64 // number of the one that the code lies in
 	table *Table
 	links map[uint16][]uint32 // slots that wait for code at an offset; guarded by Cache.mu
 }
@@ -95,8 +96,8 @@ func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, bloc
 			}
 			c.arena.Store(a)
 		}
-		if native == nil || native.arena != a {
-			native = &Page{arena: a, table: new(Table), links: make(map[uint16][]uint32)}
+		if native == nil || native.arena != a.number {
+			native = &Page{arena: a.number, table: new(Table), links: make(map[uint16][]uint32)}
 		}
 		err := c.tr.translate(a, p, native, off)
 		if err == nil {

@@ -28,7 +28,8 @@ type Context struct {
 	zero          uint8   // 1: CBO.ZERO is legal
 
 	cache *Cache
-	arena *arena
+	arena *arena // nil: it rests
+	known uint64 // number of the arena that the banks are of
 	site  site
 	banks [2]mmu.Bank[*Table] // by hart.Mode
 }
@@ -56,14 +57,19 @@ func (x *Context) Attach(cache *Cache, h *hart.Hart) {
 // Sync follows the cache to its present arena. Between calls no page may be
 // entered that comes from another one.
 func (x *Context) Sync() {
-	if a := x.cache.arena.Load(); a != x.arena {
-		x.arena = a
+	a := x.cache.arena.Load()
+	if a == x.arena {
+		return
+	}
+	x.arena = a
+	if a != nil && a.number != x.known {
+		x.known, x.code = a.number, a.address(0)
 		x.Flush()
-		if a != nil {
-			x.code = a.address(0)
-		}
 	}
 }
+
+// Rest has x keep no arena from going, until it is synced or attached again.
+func (x *Context) Rest() { x.arena = nil }
 
 // Switch follows a change of the hart's mode.
 func (x *Context) Switch() { x.natives = &x.banks[x.hart.Mode&1] }
@@ -78,7 +84,7 @@ func (x *Context) Flush() {
 }
 
 // Usable reports whether p is of the arena that x is on.
-func (x *Context) Usable(p *Page) bool { return p != nil && p.arena == x.arena && x.arena != nil }
+func (x *Context) Usable(p *Page) bool { return p != nil && x.arena != nil && p.arena == x.known }
 
 // Has reports whether p, which is usable, has code at an offset in its page.
 func (x *Context) Has(p *Page, off uint16) bool { return p.has(off) }

@@ -5,8 +5,10 @@ package jit
 import (
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+	"weak"
 
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
@@ -167,14 +169,13 @@ func TestNeverWritableAndExecutable(t *testing.T) {
 	}
 }
 
-// TestArenaIsReplaced: when the arena is full, code goes into a new one, and a
-// context that still runs in the old one goes on.
-func TestArenaIsReplaced(t *testing.T) {
-	cache := NewCache(0)
-	old := newFixture(t, cache, count)
+// fill translates code until that is in another arena than now, and returns the last page.
+func fill(t *testing.T, cache *Cache) *Page {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	var p page.Page
-	for translated := 0; cache.arena.Load() == old.x.arena; translated += page.Size {
+	now := cache.arena.Load()
+	for translated := 0; ; translated += page.Size {
 		if translated > 64<<20 {
 			t.Fatal("the arena does not fill up")
 		}
@@ -193,7 +194,18 @@ func TestArenaIsReplaced(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if cache.arena.Load() != now {
+			return native
+		}
 	}
+}
+
+// TestArenaIsReplaced: when the arena is full, code goes into a new one, and a
+// context that still runs in the old one goes on.
+func TestArenaIsReplaced(t *testing.T) {
+	cache := NewCache(0)
+	old := newFixture(t, cache, count)
+	fill(t, cache)
 	if n := cache.Bytes(); n > minArena {
 		t.Errorf("code takes %d bytes", n)
 	}
@@ -206,6 +218,38 @@ func TestArenaIsReplaced(t *testing.T) {
 	old.translate(0)
 	stop, left = old.x.Enter(old.code, 10)
 	old.want(stop, Spent, left, 1, base)
+}
+
+// TestArenasDoNotPileUp: neither pages with code nor contexts that rest keep an arena
+// that has been replaced, and one that has not is entered again as if there had been no rest.
+func TestArenasDoNotPileUp(t *testing.T) {
+	cache := NewCache(0)
+	var pages []*Page
+	var arenas []weak.Pointer[arena]
+	for range 5 {
+		f := newFixture(t, cache, count)
+		arenas = append(arenas, weak.Make(cache.arena.Load()))
+		f.x.Rest()
+		if f.x.Usable(f.code) {
+			t.Error("code is usable at rest")
+		}
+		f.x.Sync()
+		if !f.x.Usable(f.code) {
+			t.Error("code is not usable after a rest")
+		}
+		stop, left := f.x.Enter(f.code, 10)
+		f.want(stop, Spent, left, 1, base)
+		f.x.Rest()
+		defer runtime.KeepAlive(f)
+		pages = append(pages, f.code, fill(t, cache))
+	}
+	runtime.GC()
+	for i, a := range arenas {
+		if a.Value() != nil {
+			t.Errorf("arena %d of %d is still there", i, len(arenas))
+		}
+	}
+	runtime.KeepAlive(pages)
 }
 
 // TestRegionIsBounded: a page full of code does not become one region.

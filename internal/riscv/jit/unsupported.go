@@ -50,6 +50,7 @@ const (
 
 func (x *Context) Attach(cache *Cache, h *hart.Hart)  {}
 func (x *Context) Sync()                              {}
+func (x *Context) Rest()                              {}
 func (x *Context) Switch()                            {}
 func (x *Context) Bank(m hart.Mode) *mmu.Bank[*Table] { return new(mmu.Bank[*Table]) }
 func (x *Context) Flush()                             {}
