@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 )
 
@@ -26,9 +27,9 @@ func newPortForward(f *factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port-forward ID [LOCAL:]REMOTE...",
 		Short: "Reach TCP ports of a sandbox from here",
-		Long: `Listen on ports here and pass connections on to ports of a sandbox until Ctrl-C. Without
-a local port it is the same one; 0 is one that is free. What is printed once they can be
-used are the addresses here.`,
+		Long: `Listen on ports here and pass connections on to ports of a sandbox, until Ctrl-C or until a
+connection comes and the sandbox is not there any more. Without a local port it is the same
+one; 0 is one that is free. What is printed once they can be used are the addresses here.`,
 		Example:           `  forkd port-forward sb0123456789ab 8080:80`,
 		Args:              atLeast(2, "sandbox id or port"),
 		ValidArgsFunction: first(f.boxes("running")),
@@ -54,8 +55,8 @@ func (o *forwardOptions) run(ctx context.Context, id string, pairs []string) err
 	if _, err := c.Sandbox(ctx, id); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	var all []forward
 	for _, pair := range pairs {
 		f, err := o.listen(pair)
@@ -72,10 +73,10 @@ func (o *forwardOptions) run(ctx context.Context, id string, pairs []string) err
 	failed := make(chan error, len(all))
 	for _, f := range all {
 		context.AfterFunc(ctx, func() { f.listener.Close() })
-		wg.Go(func() { failed <- o.serve(ctx, c, id, f) })
+		wg.Go(func() { failed <- o.serve(ctx, c, id, f, end) })
 	}
 	err = <-failed
-	cancel()
+	end(nil)
 	wg.Wait()
 	return err
 }
@@ -111,8 +112,9 @@ func (o *forwardOptions) listen(pair string) (f forward, err error) {
 	return f, nil
 }
 
-// serve passes connections on until the listener is closed.
-func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string, f forward) error {
+// serve passes connections on until the listener is closed. If the sandbox turns out not to be
+// there any more it calls end with that.
+func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string, f forward, end func(error)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -121,7 +123,11 @@ func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string,
 			return errors.Join(context.Cause(ctx), ignoreClosed(err))
 		}
 		wg.Go(func() {
-			if err := pass(ctx, c, id, f.Remote, conn); err != nil && ctx.Err() == nil {
+			switch err := pass(ctx, c, id, f.Remote, conn); {
+			case err == nil || ctx.Err() != nil:
+			case client.IsCode(err, api.ErrorCodeNotFound) || client.IsCode(err, api.ErrorCodeSandboxDead):
+				end(err)
+			default: // the next connection may do better
 				fmt.Fprintf(o.f.io.Err, "forkd: port %d: %v\n", f.Remote, err)
 			}
 		})

@@ -169,6 +169,8 @@ while True:
     c.sendall(c.recv(100).upper()); c.close()
 `, 9000)
 	cmd := forkd(d.home, "port-forward", id, "0:9000")
+	var said strings.Builder
+	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -197,9 +199,8 @@ while True:
 	if got := ask(t, addr, "hello"); got != "" {
 		t.Errorf("a sandbox that is gone says %q", got)
 	}
-	cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "130") {
-		t.Errorf("after Ctrl-C: %v", err)
+	if err := cmd.Wait(); err == nil || err.Error() != "exit status 1" || !strings.Contains(said.String(), "any more: it was killed") {
+		t.Errorf("after that it ends with %v, and says %q", err, said.String())
 	}
 }
 

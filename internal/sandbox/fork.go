@@ -235,7 +235,9 @@ func (m *Manager) drop(b *box, reason string) {
 	if b == nil {
 		return
 	}
-	m.remove(b)
+	if m.remove(b) {
+		m.departed.add(b.id, reason)
+	}
 	m.end(b, reason)
 }
 

@@ -80,7 +80,8 @@ type Manager struct {
 	spaces   *records[spaceRecord]
 	paused   *records[pausedRecord]
 	writers  *writers
-	notes    notes        // for cells
+	notes    notes // for cells
+	departed departed
 	settling sync.Mutex   // held while a sandbox that was found is registered
 	images   sync.RWMutex // held for reading while an image is in use
 

@@ -82,7 +82,7 @@ func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration)
 	}
 	r, ok := m.pausedOf(id)
 	if !ok {
-		return nil, noSandbox(id)
+		return nil, m.noSandbox(id)
 	}
 	c := r.birth()
 	if lifetime > 0 {

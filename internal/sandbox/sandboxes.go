@@ -23,11 +23,16 @@ func (m *Manager) box(id string) (*box, error) {
 	if _, ok := m.saved(id); ok {
 		return nil, pausedError(id)
 	}
-	return nil, noSandbox(id)
+	return nil, m.noSandbox(id)
 }
 
-func noSandbox(id string) *Error {
-	return fail(NotFound, "`forkd ls` lists the sandboxes", "there is no sandbox %q", id)
+// noSandbox is the error of those who ask for a sandbox that is not known.
+func (m *Manager) noSandbox(id string) *Error {
+	const hint = "`forkd ls` lists the sandboxes"
+	if reason := m.departed.reason(id); reason != "" {
+		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
+	}
+	return fail(NotFound, hint, "there is no sandbox %q", id)
 }
 
 // Sandboxes lists the sandboxes, paused ones too, oldest first.
@@ -62,7 +67,7 @@ func (m *Manager) Sandbox(id string) (*Info, error) {
 	}
 	r, ok := m.saved(id)
 	if !ok {
-		return nil, noSandbox(id)
+		return nil, m.noSandbox(id)
 	}
 	info := r.info()
 	if e := m.store.Inspect(r.SnapshotTag); e.Err != nil {
@@ -80,7 +85,7 @@ func (m *Manager) Environment(id string) (map[string]string, error) {
 	if r, ok := m.saved(id); ok {
 		return r.Env, nil
 	}
-	return nil, noSandbox(id)
+	return nil, m.noSandbox(id)
 }
 
 // Kill ends a sandbox, running or paused. When it returns its memory has been
@@ -100,9 +105,10 @@ func (m *Manager) Kill(id string) error {
 	}
 	defer free()
 	if _, ok := m.pausedOf(id); b == nil && !ok && m.lookup(id) == nil {
-		return noSandbox(id)
+		return m.noSandbox(id)
 	}
 	m.drop(m.lookup(id), reasonKilled)
 	m.forget(id)
+	m.departed.add(id, reasonKilled)
 	return nil
 }

@@ -6,7 +6,7 @@ import base64
 import os
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence
+from typing import IO, Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, Union
 
 from ._controller import box_route, given
 from ._data import AsyncData
@@ -42,6 +42,14 @@ class Change:
     entry: Optional[FileInfo]  # if asked for, and it is still there
 
 
+async def _copy(answer: Answer, to: IO[bytes]) -> int:
+    size = 0
+    async for piece in answer.pieces():
+        to.write(piece)
+        size += len(piece)
+    return size
+
+
 class AsyncFiles:
     """Works on the files of a sandbox. Paths are absolute."""
 
@@ -73,13 +81,16 @@ class AsyncFiles:
             async for piece in answer.pieces():
                 yield piece
 
-    async def download(self, path: str, to: IO[bytes]) -> int:
-        """Copy a file of any size into a binary file and return its size."""
-        size = 0
-        async for piece in self.stream(path):
-            to.write(piece)
-            size += len(piece)
-        return size
+    async def download(self, path: str, to: Union[str, "os.PathLike[str]", IO[bytes]]) -> int:
+        """Copy a file of any size to a path here, or into a binary file, and return its size.
+
+        What is at the path here is replaced. A copy that fails may leave a part of the file.
+        """
+        async with self._transport.exchange("GET", self._path(path=path)) as answer:
+            if isinstance(to, (str, os.PathLike)):
+                with open(to, "wb") as file:
+                    return await _copy(answer, file)
+            return await _copy(answer, to)
 
     async def write(
         self,

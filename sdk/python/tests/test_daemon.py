@@ -4,6 +4,7 @@ the snapshot is not "pyagent".
 
 import io
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from forkd import (
     Controller,
     EvalError,
     ForkdError,
+    NotFoundError,
     PartialSpawnError,
     Repr,
     Sandbox,
@@ -478,6 +480,12 @@ class TestFiles(DaemonTest):
         self.assertEqual(files.read_text("/tmp/f"), "text ü")
         with tempfile.TemporaryFile() as local:
             self.assertEqual(files.download("/tmp/f", local), 7)
+        with tempfile.TemporaryDirectory() as local:
+            path = pathlib.Path(local, "f")
+            self.assertEqual(files.download("/tmp/f", path), 7)
+            with self.assertRaises(NotFoundError):
+                files.download("/tmp/nosuch", str(path))
+            self.assertEqual(path.read_text("utf-8"), "text ü")
 
     def test_broken_upload_changes_nothing(self):
         def pieces():
