@@ -282,7 +282,7 @@ func addCommands(root *cobra.Command, f *factory) {
 		"start": {newQuickstart(f), newDoctor(f), newRun(f)},
 		"box": {newFork(f), newExec(f), newEval(f), newRunCode(f), newInterrupt(f), newPing(f), newLs(f), newTree(f), newStats(f),
 			newPause(f), newResume(f), newTimeout(f), newRollback(f), newWorkspace(f), newKill(f),
-			newPs(f), newAttach(f), newSignal(f), newWatch(f), newPortForward(f)},
+			newPs(f), newAttach(f), newSignal(f), newCp(f), newWatch(f), newPortForward(f)},
 		"snap": {newSnapshot(f), newSnapshotDiff(f), newSnapshotCompact(f), newImages(f), newSnapshotInfo(f), newVerify(f), newPack(f), newUnpack(f), newPush(f), newPull(f), newRmi(f)},
 		"host": {newServe(f), newStop(f), newBench(f), newVersion(f), newCell(f)},
 	} {

@@ -1,0 +1,353 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/client"
+)
+
+type copyOptions struct {
+	f    *factory
+	json bool
+}
+
+func newCp(f *factory) *cobra.Command {
+	o := &copyOptions{f: f}
+	cmd := &cobra.Command{
+		Use:   "cp SOURCE DESTINATION",
+		Short: "Copy files into a sandbox, or out of one",
+		Long: `Copy a file, or a directory with all that is in it. One of the two is ID:PATH, an absolute
+path in a sandbox, the other is a path here, or - for standard input or output. If
+DESTINATION is a directory the copy goes into it, under its own name; of a directory that is
+given as NAME/. only what is in it. A local path with a colon is written ./a:b.
+
+Files keep their permissions and belong to whom they are written by: in a sandbox to root.
+Symbolic links in a directory are copied as such. Pipes, sockets and devices are not; that
+is an error once the rest is copied.`,
+		Example: `  forkd cp data.csv sb0123456789ab:/tmp/
+  forkd cp sb0123456789ab:/var/log ./logs
+  forkd cp sb0123456789ab:/etc/os-release -`,
+		Args: exactly(2, "source and destination"),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
+	}
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+// place is one side of a copy: a path here, or in a sandbox.
+type place struct{ box, path string }
+
+func parsePlace(arg string) place {
+	if box, path, ok := strings.Cut(arg, ":"); ok && box != "" && !strings.ContainsAny(box, `/\.`) {
+		return place{box, path}
+	}
+	return place{path: arg}
+}
+
+const standard = "-" // a path here: standard input or output
+
+// isContents reports whether a path stands for what is in a directory.
+func isContents(path string) bool { return path == "." || strings.HasSuffix(path, "/.") }
+
+func (o *copyOptions) run(ctx context.Context, source, destination string) error {
+	from, to := parsePlace(source), parsePlace(destination)
+	switch {
+	case (from.box == "") == (to.box == ""):
+		return &usageError{msg: "one of SOURCE and DESTINATION has to be in a sandbox", hint: "for example: forkd cp data.csv sb0123456789ab:/tmp/"}
+	case o.json && to.box == "" && to.path == standard:
+		return usagef("--json and - both want standard output")
+	}
+	c, err := o.f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	show := newProgress(o.f.io)
+	defer show.end()
+	x := &copying{c: c, box: from.box + to.box, io: o.f.io}
+	if o.f.io.ErrTTY {
+		x.show = show
+	}
+	if to.box != "" {
+		err = x.in(ctx, from.path, to.path)
+	} else {
+		err = x.out(ctx, from.path, to.path)
+	}
+	show.end()
+	if len(x.left) > 0 {
+		err = errors.Join(err, fmt.Errorf("not copied, as they are no files: %s", strings.Join(x.left, ", ")))
+	}
+	if err == nil && o.json {
+		err = o.f.io.json(map[string]any{"files": x.files, "bytes": x.bytes})
+	}
+	return err
+}
+
+// copying is a copy under way.
+type copying struct {
+	c     *client.Client
+	box   string
+	io    *Streams
+	show  *progress // nil: not at all
+	files int
+	bytes int64
+	left  []string // what cannot be copied
+}
+
+// reader counts what is read of a file. total is zero if it is not known.
+func (x *copying) reader(r io.Reader, name string, total int64) *counted {
+	x.files++
+	return &counted{r: r, show: x.show, step: "copy", what: "copying " + name, total: total}
+}
+
+// out copies what is at a path in the sandbox.
+func (x *copying) out(ctx context.Context, from, to string) error {
+	if to == standard {
+		return x.read(ctx, from, 0, x.io.Out)
+	}
+	info, err := x.c.StatFile(ctx, x.box, from)
+	if err != nil {
+		return err
+	}
+	if s, err := os.Stat(to); err == nil && s.IsDir() && !isContents(from) {
+		name := path.Base(from)
+		if !fs.ValidPath(name) || name == "." {
+			return &usageError{msg: fmt.Sprintf("%s has no name of its own", from), hint: "name a destination that does not exist"}
+		}
+		to = filepath.Join(to, name)
+	}
+	switch info.Type {
+	case api.FileInfoTypeDir:
+		if err := os.Mkdir(to, permissions(*info)|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		root, err := os.OpenRoot(to)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		return x.tree(ctx, from, root, ".")
+	case api.FileInfoTypeFile, api.FileInfoTypeSymlink:
+		return x.file(ctx, from, *info, to)
+	}
+	x.left = append(x.left, from)
+	return nil
+}
+
+// file copies a file of the sandbox, or what a symbolic link leads to, to a path here, which
+// has the whole of it or stays as it is. A device or a pipe is written to.
+func (x *copying) file(ctx context.Context, from string, info client.FileInfo, to string) (err error) {
+	if s, err := os.Stat(to); err == nil && !s.Mode().IsRegular() {
+		file, err := os.OpenFile(to, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(x.read(ctx, from, info.Size, file), file.Close())
+	}
+	mode := permissions(info)
+	if info.Type == api.FileInfoTypeSymlink {
+		mode, info.Size = 0o644, 0
+	}
+	part, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(part.Name())
+		}
+	}()
+	err = x.read(ctx, from, info.Size, part)
+	if err = errors.Join(err, part.Chmod(mode), part.Close()); err != nil {
+		return err
+	}
+	return os.Rename(part.Name(), to)
+}
+
+// tree copies what is in a directory of the sandbox into one below root. The guest says what
+// there is, and is not believed: nothing is written outside of root.
+func (x *copying) tree(ctx context.Context, from string, root *os.Root, to string) error {
+	entries, err := x.c.ListFiles(ctx, x.box, from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := raw(e.Name, e.NameB64)
+		if !filepath.IsLocal(name) || name == "." || strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("%s has an entry with the impossible name %q", from, name)
+		}
+		if err := x.entry(ctx, path.Join(from, name), e, root, filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry copies one entry of a directory.
+func (x *copying) entry(ctx context.Context, from string, e client.FileInfo, root *os.Root, to string) error {
+	switch e.Type {
+	case api.FileInfoTypeDir:
+		if err := root.Mkdir(to, permissions(e)|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return x.tree(ctx, from, root, to)
+	case api.FileInfoTypeSymlink:
+		if err := root.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		x.files++
+		return root.Symlink(raw(e.Target, e.TargetB64), to)
+	case api.FileInfoTypeFile:
+		if err := root.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		file, err := root.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, permissions(e))
+		if err != nil {
+			return err
+		}
+		return errors.Join(x.read(ctx, from, e.Size, file), file.Close())
+	}
+	x.left = append(x.left, from)
+	return nil
+}
+
+// read copies the contents of a file of the sandbox.
+func (x *copying) read(ctx context.Context, from string, size int64, to io.Writer) error {
+	body, err := x.c.ReadFile(ctx, x.box, from)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	n, err := io.Copy(to, x.reader(body, from, size))
+	x.bytes += n
+	return err
+}
+
+// in copies what is at a path here.
+func (x *copying) in(ctx context.Context, from, to string) error {
+	if from == standard {
+		return x.write(ctx, x.io.In, "standard input", 0, to, 0o644)
+	}
+	s, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if into, err := x.isDir(ctx, to); err != nil {
+		return err
+	} else if into && !isContents(from) {
+		whole, err := filepath.Abs(from)
+		if err != nil {
+			return err
+		}
+		to = path.Join(to, filepath.Base(whole))
+	}
+	if !s.IsDir() {
+		return x.send(ctx, from, s, to)
+	}
+	if from, err = filepath.EvalSymlinks(from); err != nil {
+		return err
+	}
+	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(from, name)
+		if err != nil {
+			return err
+		}
+		at := path.Join(to, filepath.ToSlash(below))
+		switch {
+		case d.IsDir():
+			return x.c.MakeDir(ctx, x.box, at, true)
+		case d.Type() == fs.ModeSymlink:
+			return x.link(ctx, name, at)
+		}
+		s, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return x.send(ctx, name, s, at)
+	})
+}
+
+// isDir reports whether a path in the sandbox is that of a directory, or of a link to one.
+func (x *copying) isDir(ctx context.Context, at string) (bool, error) {
+	info, err := x.c.StatFile(ctx, x.box, at)
+	switch {
+	case client.IsCode(err, api.ErrorCodeNotFound):
+		if _, boxErr := x.c.Sandbox(ctx, x.box); boxErr != nil {
+			return false, boxErr
+		}
+		return strings.HasSuffix(at, "/"), nil
+	case err != nil:
+		return false, err
+	case info.Type == api.FileInfoTypeSymlink:
+		_, err := x.c.ListFiles(ctx, x.box, at)
+		return err == nil, nil
+	}
+	return info.Type == api.FileInfoTypeDir, nil
+}
+
+// send copies a file from here.
+func (x *copying) send(ctx context.Context, from string, s fs.FileInfo, to string) error {
+	if !s.Mode().IsRegular() {
+		x.left = append(x.left, from)
+		return nil
+	}
+	file, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return x.write(ctx, file, from, s.Size(), to, s.Mode().Perm())
+}
+
+// write makes a file in the sandbox.
+func (x *copying) write(ctx context.Context, r io.Reader, name string, size int64, to string, mode fs.FileMode) error {
+	body := x.reader(r, name, size)
+	err := x.c.WriteFile(ctx, x.box, to, body, client.WriteOptions{Mode: mode, Parents: true})
+	x.bytes += body.n
+	return err
+}
+
+// link makes a symbolic link in the sandbox like the one here.
+func (x *copying) link(ctx context.Context, from, to string) error {
+	target, err := os.Readlink(from)
+	if err != nil {
+		return err
+	}
+	x.files++
+	out, err := x.c.Exec(ctx, x.box, client.ExecRequest{Args: []string{"ln", "-sfn", "--", target, to}})
+	if err == nil && out.ExitCode != 0 {
+		err = fmt.Errorf("making the link %s: %s", to, strings.TrimSpace(out.Stderr))
+	}
+	return err
+}
+
+// permissions returns the permission bits of a file in a sandbox.
+func permissions(info client.FileInfo) fs.FileMode {
+	bits, err := strconv.ParseUint(info.Mode, 8, 32)
+	if err != nil {
+		return 0o644
+	}
+	return fs.FileMode(bits) & fs.ModePerm
+}
+
+// raw returns what a name is in bytes, which may not be UTF-8.
+func raw(text string, bytes []byte) string {
+	if bytes != nil {
+		return string(bytes)
+	}
+	return text
+}

@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// forkd cp takes a directory into a sandbox and out of another one that was forked from it.
+func TestCopyOfADirectory(t *testing.T) {
+	d := shared(t)
+	id := d.fork(t, 1)[0]
+	from := filepath.Join(t.TempDir(), "tree")
+	if err := os.MkdirAll(filepath.Join(from, "sub dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"run": 0o755, "sub dir/-n": 0o600, "sub dir/\xff": 0o644} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte("#!/bin/sh\necho ran "+name+"\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(from, "large"), make([]byte, 20<<20+1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"link": "sub dir/-n", "sub dir/up": ".."} {
+		if err := os.Symlink(target, filepath.Join(from, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cp := func(from, to string) {
+		t.Helper()
+		if out, err := forkd(d.home, "cp", from, to).CombinedOutput(); err != nil {
+			t.Fatalf("forkd cp %s %s: %v\n%s", from, to, err, out)
+		}
+	}
+	cp(from, id+":/srv")
+	if got := d.sh(t, id, "cd /srv/tree && ./run && readlink link 'sub dir/up' && stat -c '%a %s' 'sub dir/-n' large"); got != "ran run\nsub dir/-n\n..\n600 30\n644 20971521\n" {
+		t.Errorf("in the sandbox: %q", got)
+	}
+	back := t.TempDir()
+	cp(id+":/srv/tree", back)
+	out, err := exec.Command("diff", "-r", "--no-dereference", from, filepath.Join(back, "tree")).CombinedOutput()
+	if err != nil {
+		t.Errorf("what comes back differs: %v\n%s", err, out)
+	}
+	for _, name := range []string{"run", "sub dir/-n"} {
+		was, err := os.Stat(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := os.Stat(filepath.Join(back, "tree", name))
+		if err != nil || is.Mode() != was.Mode() {
+			t.Errorf("%s: %v, %v; want %v", name, is, err, was.Mode())
+		}
+	}
+	// Into a disk without room.
+	d.sh(t, id, "mkdir /mnt/small && mount -t tmpfs -o size=1m none /mnt/small")
+	out, err = forkd(d.home, "cp", filepath.Join(from, "large"), id+":/mnt/small/").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "No space left") && !strings.Contains(string(out), "no space left") {
+		t.Errorf("onto a full disk: %v\n%s", err, out)
+	}
+	if got := d.sh(t, id, "ls -A /mnt/small"); got != "" {
+		t.Errorf("half a file is left: %q", got)
+	}
+}
