@@ -91,7 +91,7 @@ func (h *Host) recover(r record) (*Found, error) {
 		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
 	}
 	for _, v := range state.VMs {
-		vm := c.add(v.ID, nil, nil)
+		vm := c.add(v.ID, nil)
 		vm.zero.Store(v.Zero)
 		f.VMs = append(f.VMs, FoundVM{vm, v.Source, v.Common, v.Note})
 		if v.Ended != nil {
@@ -117,17 +117,6 @@ func (h *Host) recover(r record) (*Found, error) {
 		c.rest()
 	}
 	return f, nil
-}
-
-// OnEnd has fn called, on a goroutine of its own, when the machine ends by itself, or
-// has done so already.
-func (v *VM) OnEnd(fn func()) {
-	v.mu.Lock()
-	v.onEnd = fn
-	v.mu.Unlock()
-	if v.ended() {
-		go fn()
-	}
 }
 
 // Snapshot returns what machines of a found source were forked from, as a snapshot

@@ -36,8 +36,7 @@ type Spec struct {
 
 // Child is one machine that is wanted.
 type Child struct {
-	Note  json.RawMessage // what a later daemon is to know of it
-	OnEnd func()          // called, on a goroutine of its own, when it ends by itself; may be nil
+	Note json.RawMessage // what a later daemon is to know of it
 }
 
 // forkTime is how long a cell may take to make machines.
@@ -67,7 +66,7 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 		if children, err = w.AppendBinary(children); err != nil {
 			return fail(err)
 		}
-		vms[i] = c.add(w.ID, child.OnEnd, nil)
+		vms[i] = c.add(w.ID, nil)
 	}
 	// Who leaves now must not leave machines behind that nobody knows of.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), forkTime, errSilent)
@@ -88,12 +87,16 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 }
 
 // add makes a machine known. If the cell is gone it has ended.
-func (c *Cell) add(id uint64, onEnd func(), printed io.Writer) *VM {
-	v := &VM{cell: c, id: id, onEnd: onEnd, printed: printed, done: make(chan struct{})}
+func (c *Cell) add(id uint64, printed io.Writer) *VM {
+	v := &VM{cell: c, id: id, printed: printed, done: make(chan struct{})}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	lost := c.why
 	if c.vms != nil {
 		c.vms[id] = v
+	}
+	c.mu.Unlock()
+	if lost != nil {
+		v.end(machine.Ending{Err: lost})
 	}
 	return v
 }
@@ -283,7 +286,6 @@ type BootSpec struct {
 	Kernel, Initrd *os.File
 	CommandLine    string
 	Console        io.Writer
-	OnEnd          func()
 }
 
 // Boot makes a machine that starts a kernel when it is started. The files stay the
@@ -314,7 +316,7 @@ func (c *Cell) Boot(ctx context.Context, b BootSpec) (*VM, error) {
 		return nil, err
 	}
 	c.busy()
-	v := c.add(ask.ID, b.OnEnd, b.Console)
+	v := c.add(ask.ID, b.Console)
 	if _, err := c.call(ctx, wire.OpBoot, ask, files, nil); err != nil {
 		v.Close()
 		return nil, err

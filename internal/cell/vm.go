@@ -21,7 +21,6 @@ type VM struct {
 	cell    *Cell
 	id      uint64
 	printed io.Writer     // takes what a booted guest prints; nil: nobody does
-	onEnd   func()        // called once, on a goroutine of its own, when it ends by itself
 	age     time.Duration // the guest's time counter when the machine was made
 	zero    atomic.Int64  // see wire.Started
 	starts  atomic.Int64  // as of when the next Open starts it, see wire.Open; 0: it does not
@@ -32,6 +31,7 @@ type VM struct {
 	mu     sync.Mutex
 	stat   wire.Stat // as it was when somebody asked last; guarded by mu
 	closed bool      // guarded by mu
+	onEnd  func()    // see OnEnd; guarded by mu
 }
 
 // Cell returns the cell that the machine is in.
@@ -44,14 +44,28 @@ func (v *VM) Started() bool { return v.zero.Load() != 0 }
 func (v *VM) end(e machine.Ending) {
 	v.endOnce.Do(func() {
 		v.ending = e
-		close(v.done)
 		v.mu.Lock()
-		closed := v.closed
-		v.mu.Unlock()
-		if v.onEnd != nil && !closed {
+		defer v.mu.Unlock()
+		close(v.done)
+		if v.onEnd != nil && !v.closed {
 			go v.onEnd()
 		}
 	})
+}
+
+// OnEnd has fn called once, on a goroutine of its own, when the machine ends by itself, or
+// has done so already; not if it has been closed. It is for who is ready for that: a machine
+// may have ended before it is known to whom it belongs.
+func (v *VM) OnEnd(fn func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.closed:
+	case v.ended():
+		go fn()
+	default:
+		v.onEnd = fn
+	}
 }
 
 // Done is closed when the machine ends by itself.

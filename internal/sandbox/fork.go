@@ -184,6 +184,7 @@ func (m *Manager) register(b *box) error {
 		b.close()
 		return errShutdown()
 	}
+	b.machine.OnEnd(func() { m.retire(b) })
 	m.limitLife(b)
 	return nil
 }

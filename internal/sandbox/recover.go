@@ -241,7 +241,6 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 	if err := m.settle(b); err != nil {
 		return err
 	}
-	v.OnEnd(func() { m.retire(b) })
 	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)
 	return nil
 }

@@ -108,6 +108,7 @@ func (m *Manager) replace(b, next *box) error {
 	next.mu.Unlock()
 	m.ended = slices.DeleteFunc(m.ended, func(id string) bool { return id == b.id })
 	m.mu.Unlock()
+	next.machine.OnEnd(func() { m.retire(next) })
 	m.end(b, reasonRolled)
 	return nil
 }

@@ -77,7 +77,7 @@ func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births 
 		if err != nil {
 			return nil, err
 		}
-		spec.Children[i] = cell.Child{Note: note, OnEnd: func() { m.retire(b) }}
+		spec.Children[i] = cell.Child{Note: note}
 		boxes[i] = b
 	}
 	vms, errs := home.Fork(ctx, src, func() (json.RawMessage, error) { return json.Marshal(sourceNote{src.Manifest}) }, spec)
