@@ -77,6 +77,39 @@ func wait(timer bool) func(a *isa.Asm) {
 	}
 }
 
+// TestFenceUpToTheLastAddress: a fence at the end of the address space ends.
+func TestFenceUpToTheLastAddress(t *testing.T) {
+	for _, size := range []uint64{0x800, 0x1000} {
+		vm := newGuest(t, New(64), func(a *isa.Asm) {
+			const rfence, sfenceVMA = 0x52464e43, 1
+			a.LI(10, 1)
+			a.LI(11, 0)
+			a.LI(12, ^uint64(0xfff))
+			a.LI(13, size)
+			a.LI(16, sfenceVMA)
+			a.LI(17, rfence)
+			a.Op(isa.ECALL)
+			a.Label("done")
+			a.I(isa.ADDI, 31, 31, 1)
+			a.J(0, "done")
+		})
+		v := vm.vcpus[0]
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			v.Run()
+		}()
+		for v.Counters().Instructions < 2*slice {
+			time.Sleep(time.Millisecond)
+		}
+		v.Kick()
+		<-ended
+		if v.hart.X[31] == 0 || int64(v.hart.X[10]) != 0 {
+			t.Errorf("a fence of %#x bytes: the guest is at %#x with the status %d", size, v.hart.PC, int64(v.hart.X[10]))
+		}
+	}
+}
+
 // TestBusyMachines: more machines than contexts all make progress, and all obey
 // a kick, those that wait in line too.
 func TestBusyMachines(t *testing.T) {

@@ -380,8 +380,9 @@ func applyFence(cpu *interp.CPU, f sbi.Fence) {
 	case f.Size == 0 || f.Size > maxFencePages*pageSize:
 		cpu.FlushAll()
 	default:
-		for va := f.Start &^ (pageSize - 1); va < f.Start+f.Size; va += pageSize {
-			cpu.FlushPage(va)
+		first, last := f.Start/pageSize, (f.Start+f.Size-1)/pageSize // the sum of a range that ends with the last address is 0
+		for n := first; n <= last; n++ {
+			cpu.FlushPage(n * pageSize)
 		}
 	}
 }

@@ -194,7 +194,7 @@ func (s *SBI) remoteFence(fn uint64, a [6]uint64) status {
 	if f.Size == ^uint64(0) || f.Start == 0 && f.Size == 0 {
 		f.Start, f.Size = 0, 0
 	}
-	if f.Start+f.Size < f.Start {
+	if f.Size > 0 && f.Start+(f.Size-1) < f.Start { // a range may end with the last address
 		return invalidAddress
 	}
 	harts, st := s.harts(a[0], a[1])

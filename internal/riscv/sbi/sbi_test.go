@@ -181,6 +181,7 @@ func TestRemoteFence(t *testing.T) {
 		"everything":      {1, []uint64{2, 0, 0, 0}, Fence{}, success},
 		"everything else": {1, []uint64{2, 0, 0x1000, ^uint64(0)}, Fence{}, success},
 		"address space":   {2, []uint64{2, 0, 0, 0, 7}, Fence{ASID: 7, HasASID: true}, success},
+		"to the end":      {1, []uint64{2, 0, ^uint64(0) - 99, 100}, Fence{Start: ^uint64(0) - 99, Size: 100}, success},
 		"wrapping":        {1, []uint64{2, 0, ^uint64(0) - 10, 100}, Fence{}, invalidAddress},
 		"nobody":          {1, []uint64{4, 0, 0, 0}, Fence{}, invalidParam},
 		"hypervisor":      {3, []uint64{2, 0}, Fence{}, notSupported},
