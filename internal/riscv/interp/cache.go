@@ -149,8 +149,11 @@ func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (code *Code, w
 	n := gpa >> page.Shift
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if own, ok := s.own[n]; ok && own.page == p {
-		return own.code, false, false
+	if own, ok := s.own[n]; ok {
+		if own.page == p {
+			return own.code, false, false
+		}
+		own.leave()
 	}
 	if len(s.own) >= maxPrivate {
 		s.forget()
@@ -198,7 +201,7 @@ func (s *Codes) wrote(gpa uint64) {
 		return
 	}
 	own.stale = true
-	own.code.native.written.Store(true)
+	own.leave()
 	s.own[n] = own
 	s.stale = append(s.stale, n)
 }
@@ -222,4 +225,14 @@ func (s *Codes) Forget() {
 	s.forget()
 }
 
-func (s *Codes) forget() { s.own, s.stale = nil, nil }
+func (s *Codes) forget() {
+	for _, own := range s.own {
+		own.leave()
+	}
+	s.own, s.stale = nil, nil
+}
+
+// leave is for what will not be found any more. A vCPU may still execute it, and nobody tells
+// when its page is written, or freed and somebody else's: from that nothing more may be
+// translated.
+func (o ownCode) leave() { o.code.native.written.Store(true) }
