@@ -196,7 +196,7 @@ func TestBenchPrintsItsFigures(t *testing.T) {
 			t.Errorf("there is no %s", name)
 		}
 	}
-	if figures["correct"] != 10.0 || figures["n"] != 10.0 || figures["engine"] != "soft" {
+	if figures["correct"] != 10.0 || figures["n"] != 10.0 || figures["engine"] != engineName() {
 		t.Errorf("%s", got.stdout)
 	}
 	if boxes, err := d.Sandboxes(t.Context()); err != nil || len(boxes) != 0 {

@@ -89,7 +89,7 @@ func mountAll() error {
 	}
 	for _, m := range []struct{ kind, at, options string }{
 		{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""},
-		{"tmpfs", "/run", ""}, {"tmpfs", "/dev/shm", ""}, {"cgroup2", "/sys/fs/cgroup", ""},
+		{"devpts", "/dev/pts", ""}, {"tmpfs", "/run", ""}, {"tmpfs", "/dev/shm", ""}, {"cgroup2", "/sys/fs/cgroup", ""},
 	} {
 		if err := os.MkdirAll(m.at, 0o755); err != nil {
 			return err

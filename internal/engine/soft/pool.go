@@ -38,7 +38,7 @@ func (p *pool) get(v *vcpu) lent {
 	case i >= 0:
 	case len(p.idle) == 0 || p.made < perProcessor*runtime.GOMAXPROCS(0):
 		p.made++
-		return lent{cpu: new(interp.CPU)}
+		return lent{cpu: &interp.CPU{Prompt: true}}
 	default:
 		i = 0
 	}
@@ -47,11 +47,17 @@ func (p *pool) get(v *vcpu) lent {
 	return l
 }
 
-// put takes back a context.
-func (p *pool) put(l lent) {
+// put takes back a context. One that a panic has left half-way is not whole, and not lent
+// again: others would go on with what it was at.
+func (p *pool) put(l lent, whole bool) {
+	l.cpu.Rest()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.idle = append(p.idle, l)
+	if whole {
+		p.idle = append(p.idle, l)
+	} else {
+		p.made--
+	}
 }
 
 // forget drops the context that is still attached to v.

@@ -212,14 +212,18 @@ func (v *vcpu) execute() (sbi.Outcome, error) {
 		return sbi.Continue, nil
 	}
 	defer v.permit.Leave()
-	context := m.engine.pool.get(v)
-	defer func() {
-		context.cpu.Rest()
-		m.engine.pool.put(context)
-	}()
+	context, whole := m.engine.pool.get(v), false
+	defer func() { m.engine.pool.put(context, whole) }()
+	out, err := v.slices(&context)
+	whole = true
+	return out, err
+}
+
+// slices is execute with a permit and a context.
+func (v *vcpu) slices(context *lent) (sbi.Outcome, error) {
 	defer v.leave()
 	if context.owner != v || v.restarted {
-		v.attach(&context)
+		v.attach(context)
 	}
 	for {
 		spins, out, err := v.slice(context.cpu)

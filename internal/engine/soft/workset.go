@@ -48,12 +48,13 @@ func (v *vcpu) first() {
 		return
 	}
 	defer v.permit.Leave()
-	context := v.vm.engine.pool.get(v)
-	defer func() { v.vm.engine.pool.put(context) }()
+	context, whole := v.vm.engine.pool.get(v), false
+	defer func() { v.vm.engine.pool.put(context, whole) }()
 	v.attach(&context)
 	v.enter()
 	defer v.leave()
 	context.cpu.LookAhead(v.vm.memory, set)
+	whole = true
 }
 
 // endLesson ends a lesson, if there is one, of at least so many instructions.

@@ -135,23 +135,29 @@ func NewCodes(mem *memory.Space, shared *Cache) *Codes {
 	return s
 }
 
+// finding is what there is to know of a page that find returns.
+type finding struct {
+	decoded bool // just now
+	// It may yet be written: the caller must forget where it may store to it without asking.
+	watch bool
+	// The others could not be kept from that for the moment: the caller must ask again soon.
+	fleeting bool
+}
+
 // find returns the decoded form of the page p that holds gpa, for the vCPU with
-// that view. watch tells that a page which may yet be written has just been
-// decoded: the caller must forget where it may store to it without asking. fleeting
-// tells that the others could not be kept from that for the moment: the caller must
-// ask again soon.
-func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (code *Code, watch, fleeting bool) {
+// that view.
+func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (*Code, finding) {
 	if !s.mem.Private(gpa) {
 		code, decoded := s.shared.find(p, func() *page.Layer { return s.mem.Owner(gpa) })
 		s.count(code.id, decoded)
-		return code, false, false
+		return code, finding{decoded: decoded}
 	}
 	n := gpa >> page.Shift
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if own, ok := s.own[n]; ok {
 		if own.page == p {
-			return own.code, false, false
+			return own.code, finding{}
 		}
 		own.leave()
 	}
@@ -162,15 +168,23 @@ func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (code *Code, w
 		s.own = make(map[uint64]ownCode)
 	}
 	if !view.Guard(gpa, p) {
-		code = decode(p)
+		code := decode(p)
 		code.native.written.Store(true)
-		return code, true, true
+		return code, finding{decoded: true, watch: true, fleeting: true}
 	}
 	// Who writes since Guard has looked finds s.mu taken, and then the page here.
-	code = decode(p)
+	code := decode(p)
 	s.own[n] = ownCode{page: p, code: code}
 	s.Decoded.Add(1)
-	return code, true, false
+	return code, finding{decoded: true, watch: true}
+}
+
+// owns reports whether the machine has decoded a page for itself.
+func (s *Codes) owns(gpa uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.own[gpa>>page.Shift]
+	return ok
 }
 
 func (s *Codes) count(id uint32, decoded bool) {

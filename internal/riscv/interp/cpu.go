@@ -67,6 +67,9 @@ type Bus interface {
 
 // CPU executes the instructions of the hart that it is attached to.
 type CPU struct {
+	// Prompt has a Run end early when it takes longer than so many instructions usually do.
+	Prompt bool
+
 	h     *hart.Hart
 	m     mmu.MMU
 	bus   Bus
@@ -86,6 +89,7 @@ type CPU struct {
 
 	cause, tval uint64 // of the trap that a method reported
 	yield       bool   // a device was accessed: return to the caller soon
+	effort      int    // of the present Run, besides executing instructions
 	fleeting    bool   // a fetch bank has what Codes.find called fleeting
 
 	ahead ahead // entries that the hart will want when satp changes
@@ -154,12 +158,14 @@ func (c *CPU) modeChanged() {
 
 // FlushCode is FENCE.I, on this hart's behalf or another's.
 func (c *CPU) FlushCode() {
+	c.effort += effortCode
 	c.codes.fence()
 	c.dropFetches()
 }
 
 // FlushAll is SFENCE.VMA without operands.
 func (c *CPU) FlushAll() {
+	c.effort += effortFlush
 	c.m.Flush()
 	c.dropFetches()
 }
@@ -196,6 +202,7 @@ func (c *CPU) FlushSpace(asid uint64) {
 }
 
 func (c *CPU) dropMode(m hart.Mode) {
+	c.effort += effortMode
 	c.fetches[m].Clear()
 	if c.native != nil {
 		c.native.Bank(m).Clear()

@@ -29,11 +29,14 @@ func (c *CPU) fillFetch(pc uint64) bool {
 	if !ok {
 		return false
 	}
-	code, watch, fleeting := c.codes.find(c.m.View(), gpa, p)
-	if watch {
+	code, found := c.codes.find(c.m.View(), gpa, p)
+	if found.decoded {
+		c.effort += effortDecode
+	}
+	if found.watch {
 		c.m.DropStores(p)
 	}
-	c.fleeting = c.fleeting || fleeting
+	c.fleeting = c.fleeting || found.fleeting
 	e := c.pages.At(pc)
 	e.Tag, e.To = mmu.Tag(pc, 1, c.m.Space), code
 	return true

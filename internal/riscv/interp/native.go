@@ -30,7 +30,7 @@ type translation struct {
 
 // dispatch is resume with native code.
 func (c *CPU) dispatch(n int) (int, Event) {
-	for n > 0 {
+	for n > 0 && !c.weary(n) {
 		if !c.locate(c.h.PC) {
 			return c.except(n - 1)
 		}
@@ -78,6 +78,7 @@ func (c *CPU) nativePage() *jit.Page {
 	if t.written.Load() || off == page.Size-2 {
 		return nil
 	}
+	c.effort += effortTranslate
 	p, blocks, err := c.codes.shared.native.Translate(t.source, p, off)
 	if err != nil {
 		return nil
@@ -102,16 +103,17 @@ func (c *CPU) runNative(p *jit.Page, n int) (int, Event, bool) {
 		case jit.Spent:
 			return c.part(n, n)
 		}
-		if c.refill() {
+		if !c.weary(n) && c.refill() {
 			stop, n = c.native.Retry(n)
 			continue
 		}
+		c.effort += effortExit
 		left, event, on := c.part(n, c.native.Slow())
 		n = left
 		if !on {
 			return n, event, false
 		}
-		if !c.native.Resumable(n) {
+		if !c.native.Resumable(n) || c.weary(n) {
 			return n, Budget, true
 		}
 		stop, n = c.native.Resume(n)
@@ -126,6 +128,7 @@ func (c *CPU) refill() bool {
 	if !ok {
 		return false
 	}
+	c.effort += effortRefill
 	moved := c.m.Moved
 	var p *page.Page
 	var f mmu.Fault
@@ -136,6 +139,9 @@ func (c *CPU) refill() bool {
 		p, _, f = c.m.FillStore(miss.VA)
 	default:
 		p, _, f = c.m.FillLoad(miss.VA)
+	}
+	if c.m.Moved != moved {
+		c.effort += effortMove
 	}
 	return f == mmu.NoFault && p != nil && !(miss.Pinned && c.m.Moved != moved)
 }

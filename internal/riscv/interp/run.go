@@ -3,14 +3,15 @@ package interp
 import "github.com/forkd-dev/forkd/internal/riscv/mmu"
 
 // Run executes at most budget instructions, or one more; a trap counts as one.
-// How many it executes does not depend on whether native code does some of them.
+// How many it executes does not depend on whether native code does some of them, unless
+// the CPU is Prompt.
 func (c *CPU) Run(budget int) Event {
 	n := budget
 	c.end = c.h.Retired + uint64(budget)
-	c.extra = 0
+	c.extra, c.effort = 0, 0
 	event := Budget
 	c.m.Err = nil
-	for n > 0 && event == Budget && !c.yield {
+	for n > 0 && event == Budget && !c.yield && !c.weary(n) {
 		n, event = c.resume(n)
 	}
 	c.yield = false
@@ -100,6 +101,9 @@ func (c *CPU) stretch(n int) (left int, event Event, on bool) {
 				left, event = c.except(n - 1)
 				return left, event, false
 			}
+			if c.weary(n) {
+				return n, Budget, false
+			}
 			o = c.text.find(c.h.PC & offsetMask)
 			continue
 		case exitBudget:
@@ -160,6 +164,7 @@ func (c *CPU) except(n int) (int, Event) {
 	case c.m.IsBlocked:
 		return n + 1, Blocked
 	}
+	c.effort += effortTrap
 	c.h.Trap(c.cause, c.tval)
 	c.modeChanged()
 	return n, Budget

@@ -179,6 +179,7 @@ type ahead struct {
 	set   *Workset // nil: nothing
 	mem   *memory.Space
 	pages []*page.Page // where those of set are
+	done  []uint64     // satp of address spaces that were seen to
 	since []uint64     // GPAs of others that have been written,
 	may   [64]uint64   // and a set of some of their bits
 }
@@ -210,25 +211,29 @@ func (a *ahead) written(gpa uint64) bool {
 	return *word&bit != 0 && slices.Contains(a.since, gpa)
 }
 
-// lookAhead makes the entries for the present address space, once. fresh tells that
-// memory has not been written but ahead.
+// lookAhead makes the entries for the present address space, once: it takes the longer the
+// more the machine has written. fresh tells that memory has not been written but ahead.
 func (c *CPU) lookAhead(fresh bool) {
 	if c.ahead.set == nil {
 		return
 	}
-	part := c.ahead.set.parts[c.h.SATP()]
-	if part == nil {
+	satp := c.h.SATP()
+	part := c.ahead.set.parts[satp]
+	if part == nil || slices.Contains(c.ahead.done, satp) {
 		return
 	}
+	c.ahead.done = append(c.ahead.done, satp)
 	c.ahead.look()
 	for _, g := range part {
 		if !fresh && !c.m.Leads(g.Group) {
 			continue
 		}
 		for i := range g.Mappings {
-			if m := &g.Mappings[i]; fresh || c.m.Holds(m) {
-				c.enterAhead(g, i)
+			m := &g.Mappings[i]
+			if !fresh && (!c.m.Holds(m) || m.Access == mmu.Store && c.codes.owns(m.GPA)) {
+				continue // stores to code that was decoded are to be noticed
 			}
+			c.enterAhead(g, i)
 		}
 	}
 }

@@ -22,9 +22,10 @@ const minArena = 1 << 20
 // records, lies elsewhere, and so do the slots of links. What is executed one after
 // the other is thus close together, on fewer lines and pages of the host.
 type arena struct {
-	number               uint64 // no other one of the process has it
-	writable, executable []byte
-	parallel             bool
+	number uint64 // no other one of the process has it
+	*mapping
+	holders  atomic.Int64 // the cache, and contexts that execute in it
+	parallel bool
 
 	used  int // end of the code, in bytes from the start; guarded by Cache.mu
 	cold  int // end of what is seldom used; guarded by Cache.mu
@@ -60,13 +61,46 @@ func newArena(size int, parallel bool) (*arena, error) {
 		unix.Munmap(w)
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
-	a := &arena{number: arenas.Add(1), writable: w, executable: x, parallel: parallel, cold: coldStart(size), slots: slotStart(size)}
+	a := &arena{number: arenas.Add(1), mapping: &mapping{writable: w, executable: x}, parallel: parallel, cold: coldStart(size), slots: slotStart(size)}
 	a.prologue()
-	runtime.AddCleanup(a, func(m [2][]byte) {
-		unix.Munmap(m[0])
-		unix.Munmap(m[1])
-	}, [2][]byte{w, x})
+	a.holders.Store(1)
+	// For holders that were forgotten rather than put to rest.
+	runtime.AddCleanup(a, (*mapping).unmap, a.mapping)
 	return a, nil
+}
+
+// mapping is an arena's memory.
+type mapping struct {
+	writable, executable []byte
+	gone                 atomic.Bool
+}
+
+func (m *mapping) unmap() {
+	if !m.gone.Swap(true) {
+		unix.Munmap(m.writable)
+		unix.Munmap(m.executable)
+	}
+}
+
+// hold has the arena stay, unless it has gone already.
+func (a *arena) hold() bool {
+	for {
+		n := a.holders.Load()
+		if n == 0 {
+			return false
+		}
+		if a.holders.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// release ends a hold; with the last the memory goes, and does not wait until the garbage
+// collector, which knows nothing of it, sees fit.
+func (a *arena) release() {
+	if a.holders.Add(-1) == 0 {
+		a.unmap()
+	}
 }
 
 // coldStart and slotStart are where the parts of an arena begin, beside the first.

@@ -23,8 +23,8 @@ func Supported() bool {
 // use.
 //
 // Code goes into an arena until that is full; then a new one begins and the old
-// one goes when nothing runs in it any more. Pages that have code in it do not keep it:
-// many are seldom executed, and would have all arenas that ever were stay.
+// one goes as soon as no context executes in it any more. Pages that have code in it do not
+// keep it: many are seldom executed, and would have all arenas that ever were stay.
 type Cache struct {
 	size int // of an arena, in bytes
 
@@ -35,8 +35,8 @@ type Cache struct {
 	parallel bool       // guarded by mu
 }
 
-// NewCache returns a cache whose code takes at most about size bytes, twice
-// that for the moments when an arena is replaced.
+// NewCache returns a cache whose code takes at most about size bytes, and as much once more
+// for each context that has not noticed yet that the arena has been replaced.
 func NewCache(size int) *Cache { return &Cache{size: max(size, minArena)} }
 
 // Bytes returns how much memory the present code takes.
@@ -57,7 +57,23 @@ func (c *Cache) SetParallel() {
 	defer c.mu.Unlock()
 	if !c.parallel {
 		c.parallel = true
-		c.arena.Store(nil)
+		c.retire()
+	}
+}
+
+// retire ends the present arena. The caller holds c.mu.
+func (c *Cache) retire() {
+	if a := c.arena.Swap(nil); a != nil {
+		a.release()
+	}
+}
+
+// hold returns the present arena, for the caller to release; nil if there is none.
+func (c *Cache) hold() *arena {
+	for {
+		if a := c.arena.Load(); a == nil || a.hold() {
+			return a
+		}
 	}
 }
 
@@ -106,7 +122,7 @@ func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, bloc
 		if !errors.Is(err, errFull) {
 			panic("BUG: translating: " + err.Error())
 		}
-		c.arena.Store(nil)
+		c.retire()
 	}
 	return nil, 0, errFull
 }

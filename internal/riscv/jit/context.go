@@ -57,10 +57,11 @@ func (x *Context) Attach(cache *Cache, h *hart.Hart) {
 // Sync follows the cache to its present arena. Between calls no page may be
 // entered that comes from another one.
 func (x *Context) Sync() {
-	a := x.cache.arena.Load()
-	if a == x.arena {
+	if x.cache.arena.Load() == x.arena {
 		return
 	}
+	x.Rest()
+	a := x.cache.hold()
 	x.arena = a
 	if a != nil && a.number != x.known {
 		x.known, x.code = a.number, a.address(0)
@@ -69,7 +70,12 @@ func (x *Context) Sync() {
 }
 
 // Rest has x keep no arena from going, until it is synced or attached again.
-func (x *Context) Rest() { x.arena = nil }
+func (x *Context) Rest() {
+	if x.arena != nil {
+		x.arena.release()
+		x.arena = nil
+	}
+}
 
 // Switch follows a change of the hart's mode.
 func (x *Context) Switch() { x.natives = &x.banks[x.hart.Mode&1] }

@@ -5,10 +5,8 @@ package jit
 import (
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
-	"weak"
 
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/riscv/hart"
@@ -169,8 +167,8 @@ func TestNeverWritableAndExecutable(t *testing.T) {
 	}
 }
 
-// fill translates code until that is in another arena than now, and returns the last page.
-func fill(t *testing.T, cache *Cache) *Page {
+// fill translates code until that is in another arena than now.
+func fill(t *testing.T, cache *Cache) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	var p page.Page
@@ -195,7 +193,7 @@ func fill(t *testing.T, cache *Cache) *Page {
 			}
 		}
 		if cache.arena.Load() != now {
-			return native
+			return
 		}
 	}
 }
@@ -224,11 +222,9 @@ func TestArenaIsReplaced(t *testing.T) {
 // that has been replaced, and one that has not is entered again as if there had been no rest.
 func TestArenasDoNotPileUp(t *testing.T) {
 	cache := NewCache(0)
-	var pages []*Page
-	var arenas []weak.Pointer[arena]
-	for range 5 {
-		f := newFixture(t, cache, count)
-		arenas = append(arenas, weak.Make(cache.arena.Load()))
+	for range 3 {
+		f, busy := newFixture(t, cache, count), newFixture(t, cache, count)
+		a := cache.arena.Load()
 		f.x.Rest()
 		if f.x.Usable(f.code) {
 			t.Error("code is usable at rest")
@@ -240,16 +236,21 @@ func TestArenasDoNotPileUp(t *testing.T) {
 		stop, left := f.x.Enter(f.code, 10)
 		f.want(stop, Spent, left, 1, base)
 		f.x.Rest()
-		defer runtime.KeepAlive(f)
-		pages = append(pages, f.code, fill(t, cache))
-	}
-	runtime.GC()
-	for i, a := range arenas {
-		if a.Value() != nil {
-			t.Errorf("arena %d of %d is still there", i, len(arenas))
+		fill(t, cache)
+		if a.gone.Load() {
+			t.Error("an arena has gone in which somebody executes")
 		}
+		stop, left = busy.x.Enter(busy.code, 10)
+		busy.want(stop, Spent, left, 1, base)
+		if busy.x.Sync(); !a.gone.Load() {
+			t.Error("an arena is there that nobody needs")
+		}
+		if f.x.Sync(); f.x.Usable(f.code) {
+			t.Error("code of an arena that has gone is usable")
+		}
+		f.x.Rest()
+		busy.x.Rest()
 	}
-	runtime.KeepAlive(pages)
 }
 
 // TestRegionIsBounded: a page full of code does not become one region.
