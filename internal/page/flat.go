@@ -203,19 +203,17 @@ func (f *Flat) Owner(Number) *Layer { return nil }
 // Owns returns true: a Write never moves a page.
 func (f *Flat) Owns(Number) bool { return true }
 
-// Pages returns how many pages have been written since the Flat was made.
-func (f *Flat) Pages() int {
+// Pages returns how many pages the machine has to itself: it has written them since the
+// Flat was made, or they had to be copied then.
+func (f *Flat) Pages() (pages int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	runs, err := f.writes.all()
 	if err != nil {
 		return 0
 	}
-	pages := 0
-	for n := range runs.numbers {
-		if f.changed(n) {
-			pages++
-		}
+	for _, r := range runs {
+		pages += int(r.pages)
 	}
 	return pages
 }
@@ -290,11 +288,11 @@ func (f *Flat) copyWritten() (pages int, err error) {
 		return 0, fmt.Errorf("asking which pages were written: %w", err)
 	}
 	for n := range runs.numbers {
-		if !f.changed(n) {
-			continue
-		}
 		p := f.ahead.get(n)
 		if p == nil {
+			if f.copied[n] && *f.at(n) == *f.base.Get(n) {
+				continue // it was not written, or is again what the stack has
+			}
 			if p, err = f.arena.Alloc(); err != nil {
 				f.startOver()
 				return 0, err
@@ -306,10 +304,6 @@ func (f *Flat) copyWritten() (pages int, err error) {
 	}
 	return pages, nil
 }
-
-// changed tells of a page that is this machine's own whether that is because it was
-// written. The caller holds f.mu.
-func (f *Flat) changed(n Number) bool { return !f.copied[n] || *f.at(n) != *f.origin.Get(n) }
 
 // startOver forgets which pages are copied already. The caller holds f.mu.
 func (f *Flat) startOver() {
