@@ -89,10 +89,11 @@ func (l *Layer) mergeable(with *Layer) bool {
 func join(parts []*Layer) (all *sealed, hidden []*Page) {
 	first := parts[0].seal()
 	all = &sealed{arena: first.arena, ledger: first.ledger, dense: first.dense}
-	over := 0
+	var seals []*sealed
 	for _, part := range slices.Backward(parts) {
 		s := part.seal()
 		s.forget()
+		seals = append(seals, s)
 		for i := range s.pages.slots {
 			switch slot := s.pages.slots[i]; {
 			case slot.page == nil:
@@ -105,11 +106,8 @@ func join(parts []*Layer) (all *sealed, hidden []*Page) {
 				hidden = append(hidden, slot.page)
 			}
 		}
-		over += all.ledger.overOf(s)
-		all.ledger.strike(s)
 	}
-	all.ledger.enter(all)
-	all.ledger.change(all, over-len(hidden)) // what is hidden was over
+	all.ledger.join(seals, all, len(hidden))
 	return all, hidden
 }
 
