@@ -280,13 +280,20 @@ func (f *Flat) Seal() *Stack {
 }
 
 // copyWritten copies the pages that were written since it was called last, or since
-// the Flat was made if the host cannot tell, and returns how many there are. The caller
-// holds f.mu.
+// the Flat was made if the host cannot tell, and returns how many there are. If it fails,
+// or reading the stack does (see Guard), it begins anew: the host tells of a page once. The
+// caller holds f.mu.
 func (f *Flat) copyWritten() (pages int, err error) {
 	runs, err := f.writes.take()
 	if err != nil {
 		return 0, fmt.Errorf("asking which pages were written: %w", err)
 	}
+	done := false
+	defer func() {
+		if !done {
+			f.startOver()
+		}
+	}()
 	for n := range runs.numbers {
 		p := f.ahead.get(n)
 		if p == nil {
@@ -294,7 +301,6 @@ func (f *Flat) copyWritten() (pages int, err error) {
 				continue // it was not written, or is again what the stack has
 			}
 			if p, err = f.arena.Alloc(); err != nil {
-				f.startOver()
 				return 0, err
 			}
 			f.ahead.put(n, p)
@@ -302,6 +308,7 @@ func (f *Flat) copyWritten() (pages int, err error) {
 		*p = *f.at(n)
 		pages++
 	}
+	done = true
 	return pages, nil
 }
 

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -100,5 +101,39 @@ func TestFlatCountsWhatItCopied(t *testing.T) {
 	}
 	if n := f.Pages(); n != 11 || f.Bytes() != 11*Size {
 		t.Errorf("ten pages that were copied and one that was written count as %d", n)
+	}
+}
+
+// TestFlatOfADamagedLayer: when a page of the stack cannot be read, and can be later, no page
+// that was written before is missing in what is sealed then.
+func TestFlatOfADamagedLayer(t *testing.T) {
+	s, path := copiedStack(t)
+	defer s.Release()
+	a := sharedArena(t)
+	noLeak(t, a)
+	f := newFlat(t, s, a)
+	defer f.Close()
+	for n := range Number(20) {
+		*f.Read(n) = *stamped(uint64(n) + 100)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := Guard(f.Prepare); f.writes.watched && !errors.Is(err, ErrCorrupt) {
+		t.Errorf("copying over a truncated file: %v", err)
+	}
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sealed := f.Seal()
+	defer sealed.Release()
+	for n := range Number(20) {
+		if *sealed.Get(n) != *stamped(uint64(n) + 100) {
+			t.Errorf("page %d was lost", n)
+		}
 	}
 }
