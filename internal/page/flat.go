@@ -58,10 +58,16 @@ func NewFlat(base *Stack, arena *Arena) (*Flat, error) {
 		mapped: mapped, mem: mapped[skip:][:size:size], copied: make(map[Number]bool),
 	}
 	f.writes.mem = f.mem
+	done := false
+	defer func() {
+		if !done { // reading the stack may be a fault (see Guard)
+			f.Close()
+		}
+	}()
 	if err := f.fill(); err != nil {
-		f.Close()
 		return nil, fmt.Errorf("mapping guest memory: %w", err)
 	}
+	done = true
 	return f, nil
 }
 

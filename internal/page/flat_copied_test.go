@@ -3,7 +3,6 @@ package page
 import (
 	"errors"
 	"math/rand/v2"
-	"os"
 	"testing"
 )
 
@@ -90,15 +89,12 @@ func TestFlatIsWhatWasWrittenLast(t *testing.T) {
 // TestFlatCountsWhatItCopied: what had to be copied is in memory for this machine alone, and
 // it takes no look at the file to know that.
 func TestFlatCountsWhatItCopied(t *testing.T) {
-	s, path := copiedStack(t)
-	defer s.Release()
-	f := newFlat(t, s, sharedArena(t))
+	s := newDamaged(t)
+	f := newFlat(t, s.Stack, sharedArena(t))
 	defer f.Close()
 	f.Read(3)[0]++
 	f.Read(30)[0]++
-	if err := os.Truncate(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	s.lose()
 	if n := f.Pages(); n != 11 || f.Bytes() != 11*Size {
 		t.Errorf("ten pages that were copied and one that was written count as %d", n)
 	}
@@ -107,28 +103,19 @@ func TestFlatCountsWhatItCopied(t *testing.T) {
 // TestFlatOfADamagedLayer: when a page of the stack cannot be read, and can be later, no page
 // that was written before is missing in what is sealed then.
 func TestFlatOfADamagedLayer(t *testing.T) {
-	s, path := copiedStack(t)
-	defer s.Release()
+	s := newDamaged(t)
 	a := sharedArena(t)
 	noLeak(t, a)
-	f := newFlat(t, s, a)
+	f := newFlat(t, s.Stack, a)
 	defer f.Close()
 	for n := range Number(20) {
 		*f.Read(n) = *stamped(uint64(n) + 100)
 	}
-	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	s.lose()
 	if err := Guard(f.Prepare); f.writes.watched && !errors.Is(err, ErrCorrupt) {
 		t.Errorf("copying over a truncated file: %v", err)
 	}
-	if err := os.WriteFile(path, file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	s.find()
 	sealed := f.Seal()
 	defer sealed.Release()
 	for n := range Number(20) {

@@ -45,7 +45,8 @@ func mergeIndex(parts []*Layer) index {
 
 // Absorb has a layer that Merge has made take over the pages of its parts, if nobody
 // else needs any of these: pages that are hidden by others are freed then. It reports
-// whether the layer has no parts, now or before.
+// whether the layer has no parts, now or before. If a page cannot be read (see Guard) that
+// the layer has to be compared with, it keeps its parts.
 //
 // It takes only parts that one overlay has sealed.
 func (l *Layer) Absorb() bool {
@@ -61,7 +62,10 @@ func (l *Layer) Absorb() bool {
 			return false
 		}
 	}
-	l.index() // as long as all pages are there
+	// What the layer holds is found out as long as all pages are there.
+	if Guard(func() error { l.index(); return nil }) != nil {
+		return false
+	}
 	for i, part := range m.parts {
 		if !part.claim() {
 			for _, claimed := range m.parts[:i] {
