@@ -150,3 +150,24 @@ func TestFlatOverADamagedLayer(t *testing.T) {
 		t.Errorf("%d references to the stack are left", n)
 	}
 }
+
+// TestPushOfADamagedLayer: a stack that cannot be made has no part of what it was made of.
+func TestPushOfADamagedLayer(t *testing.T) {
+	s := newDamaged(t)
+	o := NewOverlay(s.Stack, NewArena(), 0)
+	defer o.Close()
+	mustWrite(t, o, 1)
+	sealed := o.Seal()
+	defer sealed.Release()
+	lower, upper := sealed.Layers()[0], sealed.Layers()[1]
+	before := lower.refs.Load()
+	s.lose()
+	empty := NewStack(s.Limit())
+	defer empty.Release()
+	if err := Guard(func() error { empty.Push(lower, upper); return nil }); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("over a truncated file: %v", err)
+	}
+	if l, u := lower.refs.Load(), upper.refs.Load(); l != before || u != 1 {
+		t.Errorf("the layers have %d and %d references; want %d and 1", l, u, before)
+	}
+}
