@@ -268,6 +268,7 @@ func TestUndoAgainstModel(t *testing.T) {
 func FuzzUndo(f *testing.F) {
 	f.Add(uint64(1), uint16(500), true)
 	f.Add(uint64(2), uint16(500), false)
+	f.Add(uint64(184), uint16(544), true)
 	f.Fuzz(func(t *testing.T, seed uint64, steps uint16, discards bool) {
 		undoWorld(t, seed, int(steps%2000), discards)
 	})
@@ -329,6 +330,33 @@ func TestQuotaOfKeptPages(t *testing.T) {
 	}
 	if _, _, err := o.Write(12); err != ErrQuota {
 		t.Fatalf("the thirteenth page: %v", err)
+	}
+}
+
+// TestDiscardedZerosCountOnce: when a discard of zeros goes out of memory with its layer,
+// which had nothing to change, what is written to its place counts once.
+func TestDiscardedZerosCountOnce(t *testing.T) {
+	empty := NewStack(8)
+	defer empty.Release()
+	o := NewOverlay(empty, NewArena(), 0)
+	defer o.Close()
+	mustWrite(t, o, 1)
+	o.Seal().Release()
+	if err := o.Discard(1); err != nil {
+		t.Fatal(err)
+	}
+	o.Seal().Release()
+	mustWrite(t, o, 1)[0] = 1
+	r := NewReplacement()
+	defer r.Close()
+	r.Add(o.base.Layers()[1:], nil)
+	c := o.Replacing(r)
+	defer c.Release()
+	if !c.Swap() || o.Charged() != 1 {
+		t.Errorf("%d pages count, want 1", o.Charged())
+	}
+	if err := o.Discard(1); err != nil || o.Charged() != 1 {
+		t.Errorf("%d pages count when it is discarded, want 1 (%v)", o.Charged(), err)
 	}
 }
 
