@@ -40,8 +40,8 @@ func (o *Overlay) Ahead(numbers []Number) []*Page {
 	if err != nil {
 		return pages
 	}
+	defer func() { o.arena.Free(fresh...) }() // those that are left
 	o.pages.reserve(len(numbers))
-	copied := make([]int, 0, len(numbers))
 	for i, n := range numbers {
 		if pages[i] = o.pages.get(n); pages[i] != nil {
 			if pages[i] == zero {
@@ -49,16 +49,12 @@ func (o *Overlay) Ahead(numbers []Number) []*Page {
 			}
 			continue
 		}
-		pages[i] = fresh[len(fresh)-1]
+		p := fresh[len(fresh)-1]
+		*p = *o.base.Get(n) // this may be a fault (see Guard)
 		fresh = fresh[:len(fresh)-1]
-		o.pages.put(n, pages[i])
+		o.pages.put(n, p)
 		o.pages.find(n).ahead = true
-		copied = append(copied, i)
-	}
-	o.arena.Free(fresh...)
-	// Reading the stack may fault (see Guard), when all pages have an owner.
-	for _, i := range copied {
-		*pages[i] = *o.base.Get(numbers[i])
+		pages[i] = p
 	}
 	return pages
 }

@@ -102,6 +102,23 @@ func (a *Arena) Alloc() (*Page, error) {
 	return p, nil
 }
 
+// copyOf is Alloc for a page with the contents of another. Reading that may be a fault (see
+// Guard), after which there is no page.
+func (a *Arena) copyOf(from *Page) (p *Page, err error) {
+	if p, err = a.Alloc(); err != nil {
+		return nil, err
+	}
+	done := false
+	defer func() {
+		if !done {
+			a.Free(p)
+		}
+	}()
+	*p = *from
+	done = true
+	return p, nil
+}
+
 // allocAll is Alloc for n pages, or none.
 func (a *Arena) allocAll(n int) ([]*Page, error) {
 	a.mu.Lock()

@@ -58,10 +58,16 @@ func NewFlat(base *Stack, arena *Arena) (*Flat, error) {
 		mapped: mapped, mem: mapped[skip:][:size:size], copied: make(map[Number]bool),
 	}
 	f.writes.mem = f.mem
+	done := false
+	defer func() {
+		if !done { // reading the stack may be a fault (see Guard)
+			f.Close()
+		}
+	}()
 	if err := f.fill(); err != nil {
-		f.Close()
 		return nil, fmt.Errorf("mapping guest memory: %w", err)
 	}
+	done = true
 	return f, nil
 }
 
@@ -203,19 +209,17 @@ func (f *Flat) Owner(Number) *Layer { return nil }
 // Owns returns true: a Write never moves a page.
 func (f *Flat) Owns(Number) bool { return true }
 
-// Pages returns how many pages have been written since the Flat was made.
-func (f *Flat) Pages() int {
+// Pages returns how many pages the machine has to itself: it has written them since the
+// Flat was made, or they had to be copied then.
+func (f *Flat) Pages() (pages int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	runs, err := f.writes.all()
 	if err != nil {
 		return 0
 	}
-	pages := 0
-	for n := range runs.numbers {
-		if f.changed(n) {
-			pages++
-		}
+	for _, r := range runs {
+		pages += int(r.pages)
 	}
 	return pages
 }
@@ -282,21 +286,27 @@ func (f *Flat) Seal() *Stack {
 }
 
 // copyWritten copies the pages that were written since it was called last, or since
-// the Flat was made if the host cannot tell, and returns how many there are. The caller
-// holds f.mu.
+// the Flat was made if the host cannot tell, and returns how many there are. If it fails,
+// or reading the stack does (see Guard), it begins anew: the host tells of a page once. The
+// caller holds f.mu.
 func (f *Flat) copyWritten() (pages int, err error) {
 	runs, err := f.writes.take()
 	if err != nil {
 		return 0, fmt.Errorf("asking which pages were written: %w", err)
 	}
-	for n := range runs.numbers {
-		if !f.changed(n) {
-			continue
+	done := false
+	defer func() {
+		if !done {
+			f.startOver()
 		}
+	}()
+	for n := range runs.numbers {
 		p := f.ahead.get(n)
 		if p == nil {
+			if f.copied[n] && *f.at(n) == *f.base.Get(n) {
+				continue // it was not written, or is again what the stack has
+			}
 			if p, err = f.arena.Alloc(); err != nil {
-				f.startOver()
 				return 0, err
 			}
 			f.ahead.put(n, p)
@@ -304,12 +314,9 @@ func (f *Flat) copyWritten() (pages int, err error) {
 		*p = *f.at(n)
 		pages++
 	}
+	done = true
 	return pages, nil
 }
-
-// changed tells of a page that is this machine's own whether that is because it was
-// written. The caller holds f.mu.
-func (f *Flat) changed(n Number) bool { return !f.copied[n] || *f.at(n) != *f.origin.Get(n) }
 
 // startOver forgets which pages are copied already. The caller holds f.mu.
 func (f *Flat) startOver() {

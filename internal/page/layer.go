@@ -60,8 +60,9 @@ type sealed struct {
 	arena  *Arena
 	pages  table
 	ledger *ledger // of the overlay
-	count  int     // pages of its own
+	count  int     // pages of its own; guarded by ledger.mu once they are in it
 	over   int     // of those, how many are in the ledger's over; guarded by ledger.mu
+	into   *sealed // has its pages since it was joined with others; guarded by ledger.mu
 	dense  bool    // see fillGaps
 
 	mu    sync.Mutex

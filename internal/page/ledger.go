@@ -38,12 +38,27 @@ func (l *ledger) strike(s *sealed) {
 	s.count, s.over = 0, 0
 }
 
+// join has what is counted of parts count for all, which has their pages from now on, but
+// for some that are hidden: these were over, and go. Whoever has found out before which of
+// the parts keeps a page counts for all as well.
+func (l *ledger) join(parts []*sealed, all *sealed, hidden int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range parts {
+		all.over += s.over
+		s.into, s.count, s.over = all, 0, 0
+	}
+	all.over -= hidden
+	l.kept -= hidden
+	l.over -= hidden
+}
+
 // change notes that pages of s are over, or, if there are fewer than none, are not any
 // more.
 func (l *ledger) change(s *sealed, pages int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.over += pages
+	s.whole().over += pages
 	l.over += pages
 }
 
@@ -51,13 +66,15 @@ func (l *ledger) change(s *sealed, pages int) {
 func (l *ledger) leave(s *sealed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	s = s.whole()
 	l.over += s.count - s.over
 	s.over = s.count
 }
 
-// overOf returns how many pages of s are over.
-func (l *ledger) overOf(s *sealed) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return s.over
+// whole returns what has the pages of s now. The caller holds ledger.mu.
+func (s *sealed) whole() *sealed {
+	for s.into != nil {
+		s = s.into
+	}
+	return s
 }

@@ -45,7 +45,8 @@ func mergeIndex(parts []*Layer) index {
 
 // Absorb has a layer that Merge has made take over the pages of its parts, if nobody
 // else needs any of these: pages that are hidden by others are freed then. It reports
-// whether the layer has no parts, now or before.
+// whether the layer has no parts, now or before. If a page cannot be read (see Guard) that
+// the layer has to be compared with, it keeps its parts.
 //
 // It takes only parts that one overlay has sealed.
 func (l *Layer) Absorb() bool {
@@ -61,7 +62,10 @@ func (l *Layer) Absorb() bool {
 			return false
 		}
 	}
-	l.index() // as long as all pages are there
+	// What the layer holds is found out as long as all pages are there.
+	if Guard(func() error { l.index(); return nil }) != nil {
+		return false
+	}
 	for i, part := range m.parts {
 		if !part.claim() {
 			for _, claimed := range m.parts[:i] {
@@ -89,10 +93,11 @@ func (l *Layer) mergeable(with *Layer) bool {
 func join(parts []*Layer) (all *sealed, hidden []*Page) {
 	first := parts[0].seal()
 	all = &sealed{arena: first.arena, ledger: first.ledger, dense: first.dense}
-	over := 0
+	var seals []*sealed
 	for _, part := range slices.Backward(parts) {
 		s := part.seal()
 		s.forget()
+		seals = append(seals, s)
 		for i := range s.pages.slots {
 			switch slot := s.pages.slots[i]; {
 			case slot.page == nil:
@@ -105,11 +110,8 @@ func join(parts []*Layer) (all *sealed, hidden []*Page) {
 				hidden = append(hidden, slot.page)
 			}
 		}
-		over += all.ledger.overOf(s)
-		all.ledger.strike(s)
 	}
-	all.ledger.enter(all)
-	all.ledger.change(all, over-len(hidden)) // what is hidden was over
+	all.ledger.join(seals, all, len(hidden))
 	return all, hidden
 }
 

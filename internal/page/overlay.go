@@ -99,11 +99,10 @@ func (o *Overlay) resident(n Number) (*Page, error) {
 	if !ok {
 		return nil, nil
 	}
-	p, err := o.arena.Alloc()
+	p, err := o.arena.copyOf(o.base.Get(n))
 	if err != nil {
 		return nil, err
 	}
-	*p = *o.base.Get(n)
 	o.packed.apply(i, p)
 	o.pages.put(n, p)
 	o.hidden--
@@ -129,15 +128,16 @@ func (o *Overlay) Write(n Number) (p *Page, moved bool, err error) {
 	if o.charged() >= o.quota && !(again && o.free(n, below)) {
 		return nil, false, ErrQuota
 	}
-	p, err = o.arena.Alloc()
-	if err != nil {
+	from := below
+	if below == nil {
+		from = o.base.Get(n)
+	}
+	if p, err = o.arena.copyOf(from); err != nil {
 		return nil, false, err
 	}
 	if below == nil {
-		*p = *o.base.Get(n)
 		o.pages.put(n, p)
 	} else {
-		*p = Page{}
 		o.pages.find(n).page = p
 		o.holes--
 	}
@@ -245,6 +245,7 @@ func (o *Overlay) Pack() {
 	var stay table
 	fresh := new(packed)
 	free := make([]*Page, 0, len(numbers))
+	var same []Number // as they are in a layer that was sealed
 	for i := 0; i < len(old.numbers) || len(numbers) > 0; {
 		if len(numbers) == 0 || i < len(old.numbers) && old.numbers[i] < numbers[0] {
 			fresh.copyFrom(old, i)
@@ -268,9 +269,12 @@ func (o *Overlay) Pack() {
 			continue
 		}
 		if len(fresh.numbers) == held && o.sealedBefore(n) {
-			o.supersede(n, true) // the one below is as good
+			same = append(same, n)
 		}
 		free = append(free, s.page)
+	}
+	for _, n := range same {
+		o.supersede(n, true)
 	}
 	fresh.data = slices.Clone(fresh.data) // without the room that appending left
 	o.packed, o.hidden, o.pages, o.large = fresh, len(fresh.numbers), stay, stay.used-o.holes

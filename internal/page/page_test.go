@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -95,6 +96,33 @@ type world struct {
 	stacks   []modelStack
 	stamp    uint64
 	discards bool // is there discarding? (see accounts)
+	writers  int  // goroutines that write to machines meanwhile
+
+	quiet sync.RWMutex // held for reading by writers, for writing where there must be none
+	held  bool         // it is held from hold to release
+}
+
+// hold keeps writers from reading and writing pages until release.
+func (w *world) hold() {
+	w.quiet.Lock()
+	w.held = true
+}
+
+// release undoes hold, if that was called.
+func (w *world) release() {
+	if w.held {
+		w.held = false
+		w.quiet.Unlock()
+	}
+}
+
+// quietly calls fn while no writer reads or writes pages.
+func (w *world) quietly(fn func()) {
+	if !w.held {
+		w.hold()
+		defer w.release()
+	}
+	fn()
 }
 
 func (w *world) machine() modelMachine { return w.machines[w.rng.IntN(len(w.machines))] }
@@ -140,19 +168,23 @@ func (w *world) discard() {
 func (w *world) seal() {
 	i := w.rng.IntN(len(w.machines))
 	m := w.machines[i]
-	s := m.Seal()
-	if m.Pages() != 0 {
-		w.t.Fatal("sealed overlay is not empty")
-	}
-	w.stacks = append(w.stacks, modelStack{s, maps.Clone(m.model)})
+	w.quietly(func() {
+		s := m.Seal()
+		if m.Pages() != 0 {
+			w.t.Fatal("sealed overlay is not empty")
+		}
+		w.stacks = append(w.stacks, modelStack{s, maps.Clone(m.model)})
+	})
 }
 
 func (w *world) pack() {
 	m := w.machine()
-	m.Pack()
-	if m.Resident() != 0 {
-		w.t.Fatal("packed overlay has resident pages")
-	}
+	w.quietly(func() {
+		m.Pack()
+		if m.Resident() != 0 {
+			w.t.Fatal("packed overlay has resident pages")
+		}
+	})
 }
 
 func (w *world) fork() {

@@ -51,6 +51,7 @@ func (s *Stack) Push(layers ...*Layer) *Stack {
 		if l.limit > s.limit {
 			panic("BUG: layer pushed on a stack that is smaller")
 		}
+		l.index() // finding out what it holds may be a fault (see Guard), and there is no stack then
 	}
 	t := s.under(layers...)
 	for _, l := range layers {

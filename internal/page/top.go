@@ -21,7 +21,7 @@ type Top interface {
 	// Unseal undoes Seals whose stacks nobody has any more: their pages are the
 	// machine's own again, but for those that it has written since, which nobody needs.
 	// It can be called while the machine runs. It returns nil if there was nothing to
-	// do; otherwise the caller calls free, once, when nobody uses any more what Read or
+	// do, or a page cannot be read that this takes; otherwise the caller calls free, once, when nobody uses any more what Read or
 	// Write has returned before the call.
 	Unseal() (free func())
 	// Replacing prepares to replace layers of the stacks that lie below, which changes no

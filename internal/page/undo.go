@@ -148,10 +148,13 @@ func (o *Overlay) swap(base, origin, newBase, newOrigin *Stack, bare []Number) b
 	o.base, o.origin = newBase, newOrigin
 	o.ledger.abandon(slices.DeleteFunc(gone(base, origin, newBase), func(l *Layer) bool { return l.partOf(newBase) })...)
 	for _, n := range bare {
-		if leads(base, origin, n) && !leads(newBase, newOrigin, n) {
+		switch before, after := leads(base, origin, n), leads(newBase, newOrigin, n); {
+		case before && !after:
 			if o.sealed--; o.holds(n) {
 				o.again--
 			}
+		case after && !before && o.holds(n): // zeros below what was discarded, which counted
+			o.again++
 		}
 		if !o.holds(n) && o.pages.get(n) != zero {
 			o.supersede(n, true)
