@@ -33,7 +33,7 @@ var handlers = map[wire.Op]handler{
 	wire.OpDrop:   {do: with((*Server).dropSource)},
 	wire.OpFork:   {do: with((*Server).fork), beside: true},
 	wire.OpBoot:   {do: with((*Server).boot), beside: true},
-	wire.OpStart:  {do: with((*Server).start)},
+	wire.OpStart:  {do: with((*Server).start), beside: true},
 	wire.OpPause:  {do: with((*Server).pause), beside: true},
 	wire.OpCut:    {do: with((*Server).cut), beside: true},
 	wire.OpStacks: {do: with((*Server).stacksOf)},
