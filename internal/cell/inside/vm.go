@@ -29,6 +29,8 @@ type vm struct {
 	common  json.RawMessage
 	first   atomic.Pointer[beginner] // nil: it has taken its first steps, or nobody has asked it anything
 
+	starting sync.Mutex // held while first starts the machine
+
 	mu     sync.Mutex
 	note   []byte      // guarded by mu
 	zero   int64       // see wire.Started; guarded by mu
