@@ -120,8 +120,9 @@ func New(cfg Config) (_ *Machine, err error) {
 		done:    make(chan struct{}),
 		onEnd:   cfg.OnEnd,
 	}
+	made := false
 	defer func() {
-		if err != nil {
+		if !made { // not by an error only: a page that cannot be read is a panic
 			m.release()
 		}
 	}()
@@ -163,6 +164,7 @@ func New(cfg Config) (_ *Machine, err error) {
 			return nil, err
 		}
 	}
+	made = true
 	return m, nil
 }
 

@@ -1,9 +1,12 @@
 package inside
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
 )
 
 // TestBusyMachineHoldsUpNoOther: while something is done to a machine as a whole, who asks
@@ -32,5 +35,30 @@ func TestBusyMachineHoldsUpNoOther(t *testing.T) {
 		if m := d.answer(); m.ID != waits {
 			t.Errorf("%s: the answer is one to %d", op, m.ID)
 		}
+	}
+}
+
+// TestRequestOverATruncatedFile: that a page cannot be read is the answer to who needs it, and
+// no lock is left locked.
+func TestRequestOverATruncatedFile(t *testing.T) {
+	s := newServer(t)
+	base, truncate := overFile(t)
+	defer base.Release()
+	if err := s.keep(&source{id: 1, vcpus: 1, stacks: stacks{scratch: twoSeals(t, base, s.memory)}}); err != nil {
+		t.Fatal(err)
+	}
+	truncate()
+	d := connect(t, s)
+	for range 2 {
+		d.ask(wire.OpFork, wire.Fork{Source: 1, Limits: machine.Limits{DiskBytes: page.Size}})
+		if e := d.answer().Err; e == nil || !strings.Contains(e.Text, page.ErrCorrupt.Error()) {
+			t.Errorf("the answer is %v", e)
+		}
+	}
+	if !s.layout.TryLock() {
+		t.Error("the layout is locked")
+	}
+	if _, err := s.dropSource(nil, wire.Ref{ID: 1}); err != nil || s.memory.InUse() != 0 {
+		t.Errorf("dropped: %v, %d pages are left", err, s.memory.InUse())
 	}
 }

@@ -75,9 +75,7 @@ func (s *Server) fork(m *wire.Message, f wire.Fork) (*result, error) {
 		return nil, err
 	}
 	if f.Limits.DiskBytes > 0 {
-		s.layout.RLock()
-		f.Limits.DiskBytes += inherited(o.scratch)
-		s.layout.RUnlock()
+		f.Limits.DiskBytes += s.inherited(o)
 	}
 	var mu sync.Mutex
 	var born wire.Born
@@ -131,9 +129,11 @@ func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) (*vm, error) {
 	})
 }
 
-// inherited returns how many bytes of a disk its layers hold.
-func inherited(disk *page.Stack) (n int64) {
-	for _, l := range disk.Layers() {
+// inherited returns how many bytes of a source's disk its layers hold.
+func (s *Server) inherited(o *source) (n int64) {
+	s.layout.RLock()
+	defer s.layout.RUnlock()
+	for _, l := range o.scratch.Layers() {
 		n += int64(l.Len()) * page.Size
 	}
 	return n
@@ -143,11 +143,10 @@ func inherited(disk *page.Stack) (n int64) {
 func (s *Server) make(v *vm, cfg machine.Config) (err error) {
 	cfg.Entropy = rand.Reader
 	cfg.OnEnd = func() { s.retire(v) }
-	v.vcpus, v.root = cfg.VCPUs, cfg.Root.Retain()
 	if v.machine, err = machine.New(cfg); err != nil {
-		v.root.Release()
 		return fmt.Errorf("restoring machine: %w", err)
 	}
+	v.vcpus, v.root = cfg.VCPUs, cfg.Root.Retain()
 	s.mu.Lock()
 	_, taken := s.vms[v.id]
 	if !taken {
