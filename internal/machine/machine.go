@@ -97,6 +97,7 @@ type Machine struct {
 	vm      engine.VM
 	devices *devices
 	clock   clock
+	looks   looks
 
 	stop  atomic.Bool // asks vCPU goroutines to return
 	done  chan struct{}
@@ -120,6 +121,7 @@ func New(cfg Config) (_ *Machine, err error) {
 		done:    make(chan struct{}),
 		onEnd:   cfg.OnEnd,
 	}
+	m.looks.look = m.Look
 	made := false
 	defer func() {
 		if !made { // not by an error only: a page that cannot be read is a panic
