@@ -82,9 +82,6 @@ type daemon struct {
 func connect(t *testing.T, s *Server) *daemon {
 	t.Helper()
 	ours, theirs := pair(t)
-	if err := ours.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -94,7 +91,16 @@ func connect(t *testing.T, s *Server) *daemon {
 		ours.Close()
 		<-done
 	})
-	return &daemon{Conn: wire.NewConn(ours), t: t}
+	return greeted(t, ours)
+}
+
+// greeted returns the daemon at the end of a connection that the cell serves.
+func greeted(t *testing.T, c *net.UnixConn) *daemon {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return &daemon{Conn: wire.NewConn(c), t: t}
 }
 
 // ask sends a request and returns its number.
