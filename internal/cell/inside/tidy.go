@@ -197,9 +197,6 @@ func (s *Server) files(m *wire.Message, d wire.Files) (*result, error) {
 				file.Detach() // a machine that is branched often has many
 			}
 			filed.Layers[i] = s.file(r, run, file, list)
-			if file != nil {
-				file.Release()
-			}
 		}
 		s.replace(r)
 		return nil
@@ -210,14 +207,17 @@ func (s *Server) files(m *wire.Message, d wire.Files) (*result, error) {
 	return &result{body: filed}, nil
 }
 
-// file has a run of layers be replaced by a file, which is nil if they are empty. It returns
-// the number of the file's layer, 0 if nobody who is in the list needs the run, or the file holds
-// something else.
+// file has a run of layers be replaced by a file, which it takes over and which is nil if they
+// are empty. It returns the number of the file's layer, 0 if nobody who is in the list needs
+// the run, or the file holds something else.
 func (s *Server) file(r *page.Replacement, run wire.FileRun, file *page.Layer, list []*page.Stack) uint64 {
 	var layers []*page.Layer
-	defer func() {
+	defer func() { // also if one of them cannot be read
 		for _, l := range layers {
 			l.Release()
+		}
+		if file != nil {
+			file.Release()
 		}
 	}()
 	for _, id := range run.Layers {

@@ -1,10 +1,13 @@
 package inside
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/page"
@@ -71,6 +74,64 @@ func TestPageThatCannotBeRead(t *testing.T) {
 	}
 	if s.tidy(); len(s.whole) != 0 || arena.InUse() != 0 {
 		t.Errorf("%d layers and %d pages are left", len(s.whole), arena.InUse())
+	}
+}
+
+// TestCutThatIsNotKept: what was sealed for a cut that could not be kept is the machine's again.
+func TestCutThatIsNotKept(t *testing.T) {
+	s := newServer(t)
+	v := addMachine(t, s, 1)
+	if err := s.keep(&source{id: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.cut(nil, wire.Cut{VM: 1, Source: 7, Live: true}); err == nil {
+		t.Fatal("there are two sources of one number")
+	}
+	sealed := func() int {
+		below, _ := v.machine.Stacks()
+		defer releaseAll([]*page.Stack{below.MemoryBase, below.Memory, below.ScratchBase, below.Scratch})
+		return len(below.Memory.Layers())
+	}
+	for end := time.Now().Add(30 * time.Second); sealed() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is kept from the machine")
+		}
+	}
+}
+
+// TestFileOfLayersThatCannotBeRead: a file that was to take the place of layers is not kept when
+// it turns out that these cannot be read.
+func TestFileOfLayersThatCannotBeRead(t *testing.T) {
+	s := newServer(t)
+	base, truncate := overFile(t)
+	defer base.Release()
+	empty := page.NewStack(16)
+	defer empty.Release()
+	o := &source{id: 1, vcpus: 1, stacks: stacks{memory: twoSeals(t, base, s.memory), scratch: empty.Retain(), root: empty.Retain()}}
+	if err := s.keep(o); err != nil {
+		t.Fatal(err)
+	}
+	run := wire.FileRun{Layers: s.describe(o).Memory.Layers[1:]}
+	same := twoSeals(t, empty, s.memory)
+	defer same.Release()
+	f, err := os.Create(filepath.Join(t.TempDir(), "layer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := same.Layers()[0].WriteTo(f); err != nil {
+		t.Fatal(err)
+	}
+	truncate()
+	_, err = s.files(&wire.Message{Files: []*os.File{f}}, wire.Files{Runs: []wire.FileRun{run}})
+	if !errors.Is(err, page.ErrCorrupt) {
+		t.Errorf("replaced by a file: %v", err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(maps), f.Name()) {
+		t.Error("the file is kept")
 	}
 }
 

@@ -283,6 +283,8 @@ func (s *Server) start(_ *wire.Message, r wire.Ref) (*result, error) {
 	if err := v.start(time.Now()); err != nil {
 		return nil, err
 	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	return &result{body: wire.Started{Zero: v.zero}}, nil
 }
 
@@ -340,6 +342,7 @@ func (s *Server) cut(_ *wire.Message, c wire.Cut) (*result, error) {
 	}
 	described := s.describe(o)
 	if err := s.keep(o); err != nil {
+		s.freed() // what was sealed
 		return nil, err
 	}
 	return &result{body: described, blob: frozen.State}, nil
