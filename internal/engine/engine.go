@@ -110,12 +110,14 @@ type VM interface {
 	//
 	// Preconditions: no vCPU is in Run.
 	Time() time.Duration
-	// Save appends sections for vCPUs and interrupt controller.
+	// Save appends sections for vCPUs and interrupt controller. Posted functions that
+	// are pending are not part of it: who has posted one does so again in the machine
+	// that is made of the state.
 	//
-	// Preconditions: no vCPU is in Run, and none of the posted functions is
-	// pending (see Drain).
+	// Preconditions: no vCPU is in Run.
 	Save(*state.Writer)
-	// Drain runs the posted functions that are pending.
+	// Drain runs the posted functions that are pending, but not what they post: a guest
+	// may have its devices find work for ever.
 	//
 	// Preconditions: no vCPU is in Run.
 	Drain()

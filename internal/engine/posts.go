@@ -37,13 +37,6 @@ func (p *Posts) Run(inside func(func())) {
 	})
 }
 
-// Drain calls all, and what they add.
-func (p *Posts) Drain(inside func(func())) {
-	for p.Pending() {
-		p.Run(inside)
-	}
-}
-
 func (p *Posts) take() []func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

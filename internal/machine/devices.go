@@ -79,7 +79,7 @@ func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
 			return blk.New(s, "scratch", cfg.Scratch, m.devices.diskRate)
 		}),
 		virtio(board.SlotVsock, func(s mmio.Slot) (*mmio.Device, error) {
-			return vsock.New(s, guestCID, watched{m.devices.mux, m.expectEnd}, m.devices.netRate)
+			return vsock.New(s, guestCID, watched{m.devices.mux, m.looks.begin}, m.devices.netRate)
 		}),
 		virtio(board.SlotRNG, func(s mmio.Slot) (*mmio.Device, error) { return rng.New(s, cfg.Entropy) }),
 		virtio(board.SlotConsole, func(s mmio.Slot) (*mmio.Device, error) {

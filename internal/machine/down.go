@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"sync"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/engine"
@@ -35,18 +36,41 @@ func (w watched) Reset() {
 	}
 }
 
-// expectEnd has the machine looked at for a while.
-func (m *Machine) expectEnd() { m.lookIn(firstLook) }
+// looks are the looks at a guest that are to come, of which there is one at a time: a guest
+// can have the driver go as often as it likes.
+type looks struct {
+	look func() (runs bool) // immutable
 
-func (m *Machine) lookIn(wait time.Duration) {
-	if wait > lastLook {
+	mu    sync.Mutex
+	timer *time.Timer   // nil until there was a reason to look; guarded by mu
+	wait  time.Duration // before the look that comes next; guarded by mu
+}
+
+// begin has the guest be looked at for a while as of now.
+func (l *looks) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.in(firstLook)
+}
+
+// in sets the timer. The caller holds l.mu.
+func (l *looks) in(wait time.Duration) {
+	if l.wait = wait; l.timer == nil {
+		l.timer = time.AfterFunc(wait, l.due)
+	} else {
+		l.timer.Reset(wait)
+	}
+}
+
+func (l *looks) due() {
+	if !l.look() {
 		return
 	}
-	time.AfterFunc(wait, func() {
-		if m.Look() {
-			m.lookIn(2 * wait)
-		}
-	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if 2*l.wait <= lastLook {
+		l.in(2 * l.wait)
+	}
 }
 
 // Look ends the machine if its guest has halted, and reports whether it runs on.

@@ -29,17 +29,19 @@ func (m *Machine) Unseal(not func() bool) {
 		return
 	}
 	var spare []func()
+	defer func() { // also if the disk's layers cannot be read
+		if len(spare) == 0 {
+			return
+		}
+		m.still(func() {}) // nobody uses a page now that was looked up before
+		for _, free := range spare {
+			free()
+		}
+	}()
 	for _, top := range []page.Top{m.overlay, m.scratch} {
 		if free := top.Unseal(); free != nil {
 			spare = append(spare, free)
 		}
-	}
-	if len(spare) == 0 {
-		return
-	}
-	m.still(func() {}) // nobody uses a page now that was looked up before
-	for _, free := range spare {
-		free()
 	}
 }
 

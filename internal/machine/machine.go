@@ -97,6 +97,7 @@ type Machine struct {
 	vm      engine.VM
 	devices *devices
 	clock   clock
+	looks   looks
 
 	stop  atomic.Bool // asks vCPU goroutines to return
 	done  chan struct{}
@@ -120,8 +121,10 @@ func New(cfg Config) (_ *Machine, err error) {
 		done:    make(chan struct{}),
 		onEnd:   cfg.OnEnd,
 	}
+	m.looks.look = m.Look
+	made := false
 	defer func() {
-		if err != nil {
+		if !made { // not by an error only: a page that cannot be read is a panic
 			m.release()
 		}
 	}()
@@ -163,6 +166,7 @@ func New(cfg Config) (_ *Machine, err error) {
 			return nil, err
 		}
 	}
+	made = true
 	return m, nil
 }
 
@@ -279,8 +283,13 @@ func (m *Machine) run(v engine.VCPU) {
 		return nil
 	})
 	if err != nil {
-		m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", err)})
+		m.endUnread(err)
 	}
+}
+
+// endUnread ends the machine for a page that it needs and that could not be read.
+func (m *Machine) endUnread(err error) {
+	m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", err)})
 }
 
 func (m *Machine) execute(v engine.VCPU) {
@@ -386,13 +395,21 @@ func (m *Machine) Prepare() error {
 	return page.Guard(m.overlay.Prepare)
 }
 
-// freeze is Freeze for a caller that holds m.mu.
+// freeze is Freeze for a caller that holds m.mu. The machine ends if a device has to stop in
+// the middle of what it does.
 func (m *Machine) freeze() (f *Frozen, err error) {
 	if m.closed || m.ended() {
 		return nil, ErrEnded
 	}
 	err = page.Guard(func() error {
 		m.vm.Drain()
+		return nil
+	})
+	if err != nil {
+		m.endUnread(err)
+		return nil, err
+	}
+	err = page.Guard(func() error {
 		var w state.Writer
 		w.Section(clockSection, clockVersion).U64(uint64(m.vm.Time()))
 		m.vm.Save(&w)
@@ -457,7 +474,7 @@ func (m *Machine) Pack() {
 		return nil
 	})
 	if err != nil {
-		m.end(Ending{Err: fmt.Errorf("reading the snapshot's pages: %w", err)})
+		m.endUnread(err)
 		return
 	}
 	m.space.Invalidate()

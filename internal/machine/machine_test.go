@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -274,6 +276,40 @@ func TestBootRefuses(t *testing.T) {
 		if _, err := machine.New(cfg); err == nil || !strings.Contains(err.Error(), tc.message) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
+	}
+}
+
+// What New has taken over is freed, too, when a page below it cannot be read.
+func TestNewOverATruncatedFile(t *testing.T) {
+	l := newLab(t)
+	path := filepath.Join(t.TempDir(), "raw")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, ramPages*page.Size)); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := page.OpenRaw(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Release()
+	empty := page.NewStack(ramPages)
+	defer empty.Release()
+	base := empty.Push(raw)
+	defer base.Release()
+	cfg := l.config()
+	cfg.Memory, cfg.Scratch = page.NewOverlay(base, page.NewArena(), 0), l.overlay(nil, 16)
+	cfg.Boot = &machine.Boot{Kernel: machinetest.Kernel(machinetest.Count)}
+	if _, err := cfg.Scratch.WriteAt([]byte{1}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	err = page.Guard(func() error {
+		_, err := machine.New(cfg)
+		return err
+	})
+	if !errors.Is(err, page.ErrCorrupt) {
+		t.Errorf("made over a file that is gone: %v", err)
 	}
 }
 

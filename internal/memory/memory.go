@@ -171,13 +171,13 @@ func (s *Space) moveExclusively(r *region, n page.Number) (p *page.Page, err err
 func (s *Space) write(v *View, r *region, n page.Number) (p *page.Page, refused bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if v == nil && s.exclusively != nil {
+		s.lent = append(s.lent, r.index(n)) // also if it has to be moved exclusively first
+	}
 	if s.exclusively != nil && !r.Pages.Owns(n) && s.reads(v, r.index(n)) {
 		return nil, true, nil
 	}
 	if v == nil {
-		if s.exclusively != nil {
-			s.lent = append(s.lent, r.index(n))
-		}
 		p, err = s.moveLocked(r, n)
 		return p, false, err
 	}

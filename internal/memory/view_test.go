@@ -211,7 +211,11 @@ func TestGuard(t *testing.T) {
 	if s.PutUint16(0x1000, 1); a.Guard(0x1000, p) || !a.Guard(0x2000, p) {
 		t.Error("a page that a device is writing to is guarded, or another is not")
 	}
-	if s.Return(); !a.Guard(0x1000, p) {
+	b.ReadPage(0x4000)
+	if s.PutUint16(0x4000, 1); a.Guard(0x4000, a.ReadPage(0x4000)) {
+		t.Error("a page is guarded that was moved for a device which is writing to it")
+	}
+	if s.Return(); !a.Guard(0x1000, p) || !a.Guard(0x4000, a.ReadPage(0x4000)) {
 		t.Error("a page is not guarded after a device was at work")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/page"
 )
 
 // result is what a handler returns: the body and the blob of an answer, and files.
@@ -33,7 +34,7 @@ var handlers = map[wire.Op]handler{
 	wire.OpDrop:   {do: with((*Server).dropSource)},
 	wire.OpFork:   {do: with((*Server).fork), beside: true},
 	wire.OpBoot:   {do: with((*Server).boot), beside: true},
-	wire.OpStart:  {do: with((*Server).start)},
+	wire.OpStart:  {do: with((*Server).start), beside: true},
 	wire.OpPause:  {do: with((*Server).pause), beside: true},
 	wire.OpCut:    {do: with((*Server).cut), beside: true},
 	wire.OpStacks: {do: with((*Server).stacksOf)},
@@ -49,7 +50,7 @@ var handlers = map[wire.Op]handler{
 }
 
 // with decodes the body of a message for a handler, and closes the files that the
-// handler leaves in it.
+// handler leaves in it. A page that the handler cannot read is an error of the request.
 func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Server, context.Context, *wire.Message) (*result, error) {
 	return func(s *Server, _ context.Context, m *wire.Message) (*result, error) {
 		defer func() { closeFiles(m.Files) }()
@@ -57,7 +58,12 @@ func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Serv
 		if err := json.Unmarshal(m.Body, &body); err != nil {
 			return nil, fmt.Errorf("malformed body of %s: %w", m.Op, err)
 		}
-		return do(s, m, body)
+		var r *result
+		err := page.Guard(func() (err error) {
+			r, err = do(s, m, body)
+			return err
+		})
+		return r, err
 	}
 }
 

@@ -19,7 +19,8 @@ const firstTime = 20 * time.Millisecond
 
 // beginners are the machines that take their first steps, and those that wait for it.
 //
-// Lock order: the locks of a machine's sockets, beginners.mu.
+// Lock order: vm.starting and whatever starting takes, or the locks of a machine's sockets;
+// beginners.mu.
 type beginners struct {
 	mu      sync.Mutex
 	waiting []*beginner // guarded by mu
@@ -38,10 +39,14 @@ type beginner struct {
 	over    bool      // guarded by of.mu
 }
 
-// add has the machine be started when it is its turn.
+// add has the machine be started when it is its turn, unless nobody waits for that any
+// more.
 func (b *beginner) add() {
 	b.of.mu.Lock()
 	defer b.of.mu.Unlock()
+	if b.over {
+		return
+	}
 	b.of.waiting = append(b.of.waiting, b)
 	b.of.nextLocked()
 }
@@ -59,7 +64,7 @@ func (a *beginners) nextLocked() {
 }
 
 func (b *beginner) start() {
-	if err := b.run(); err != nil {
+	if err := b.begin(); err != nil {
 		b.of.mu.Lock()
 		streams := slices.Clone(b.streams)
 		b.of.mu.Unlock()
@@ -68,6 +73,19 @@ func (b *beginner) start() {
 		}
 	}
 	time.AfterFunc(firstTime, b.end)
+}
+
+// begin starts the machine, unless nobody waits for that any more.
+func (b *beginner) begin() error {
+	b.vm.starting.Lock()
+	defer b.vm.starting.Unlock()
+	b.of.mu.Lock()
+	over := b.over
+	b.of.mu.Unlock()
+	if over {
+		return nil
+	}
+	return b.run()
 }
 
 // asked notes that the machine is asked something on a stream.
@@ -87,8 +105,10 @@ func (b *beginner) answered(st *stream) {
 }
 
 // begun has the machine wait for others no longer, nor them for it. One that was not
-// started is not by its streams.
+// started by its streams is not afterwards. The caller holds no lock.
 func (v *vm) begun() {
+	v.starting.Lock()
+	defer v.starting.Unlock()
 	if b := v.first.Load(); b != nil {
 		b.end()
 	}

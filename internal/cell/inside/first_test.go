@@ -93,6 +93,49 @@ func TestSilentMachinesHoldNobodyUp(t *testing.T) {
 	}
 }
 
+// TestEndsBeforeItsTurn: a machine that is closed before it waits for its turn, or when it
+// has it and was not started yet, is not started and holds nobody up.
+func TestEndsBeforeItsTurn(t *testing.T) {
+	a := new(beginners)
+	var late []*beginner
+	for range runtime.GOMAXPROCS(0) {
+		b := &beginner{of: a, vm: new(vm), run: func() error {
+			t.Error("it is started")
+			return nil
+		}}
+		b.vm.first.Store(b)
+		b.vm.begun()
+		b.add()
+		late = append(late, b)
+	}
+	a.mu.Lock()
+	if a.busy != 0 || len(a.waiting) > 0 {
+		t.Errorf("%d take their first steps, %d wait", a.busy, len(a.waiting))
+	}
+	a.mu.Unlock()
+	for _, b := range late {
+		b.start() // as it is when its turn has just come
+	}
+}
+
+// TestBegunWaitsForTheStart: who is told that a machine has begun finds it started, if it is
+// to be at all.
+func TestBegunWaitsForTheStart(t *testing.T) {
+	entered, done := make(chan struct{}), false
+	b := &beginner{of: new(beginners), vm: new(vm), run: func() error {
+		close(entered)
+		time.Sleep(10 * time.Millisecond)
+		done = true
+		return nil
+	}}
+	b.vm.first.Store(b)
+	b.add()
+	<-entered
+	if b.vm.begun(); !done {
+		t.Error("it is started afterwards")
+	}
+}
+
 // TestStartFails: who waits for an answer of a machine that cannot be started hears that.
 func TestStartFails(t *testing.T) {
 	_, all, started := begin(t, 1, errors.New("it cannot be"))

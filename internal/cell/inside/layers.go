@@ -252,7 +252,7 @@ func (s *Server) keep(o *source) error {
 
 // stack returns a stack of layers that are known, upon the tallest that there is
 // already: its index is shared.
-func (s *Server) stack(d wire.Stack) (*page.Stack, error) {
+func (s *Server) stack(d wire.Stack) (stack *page.Stack, err error) {
 	if d.Limit > page.MaxLimit {
 		return nil, fmt.Errorf("an address space of %d pages is too large", d.Limit)
 	}
@@ -273,7 +273,11 @@ func (s *Server) stack(d wire.Stack) (*page.Stack, error) {
 	}
 	base := s.tallest(d.Limit, layers)
 	defer base.Release()
-	return base.Push(layers[len(base.Layers()):]...), nil
+	err = page.Guard(func() error { // the caller has others, which it gives up after an error
+		stack = base.Push(layers[len(base.Layers()):]...)
+		return nil
+	})
+	return stack, err
 }
 
 // tallest returns a reference to the tallest stack that others can be built upon.

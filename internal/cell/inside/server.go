@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/page"
@@ -93,6 +95,10 @@ func (s *Server) Serve() error {
 	}()
 	for {
 		c, err := s.cfg.Listener.AcceptUnix()
+		if scarce(err) {
+			time.Sleep(scarceTime) // what there is goes on without another daemon
+			continue
+		}
 		if err != nil {
 			s.end()
 			if errors.Is(err, net.ErrClosed) {
@@ -102,6 +108,19 @@ func (s *Server) Serve() error {
 		}
 		go s.accept(c)
 	}
+}
+
+// scarceTime is how long the cell waits for what its host lacks.
+const scarceTime = 100 * time.Millisecond
+
+// scarce reports whether an error is one of a host that lacks descriptors or memory now.
+func scarce(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Quit has Serve return.

@@ -123,7 +123,9 @@ func (a *streams) connect(number uint32, o wire.Open) error {
 	st := &stream{of: a, number: number, wait: o.Wait}
 	a.mu.Lock()
 	_, taken := a.open[number]
-	a.open[number] = st
+	if !taken {
+		a.open[number] = st
+	}
 	a.mu.Unlock()
 	if taken {
 		return fmt.Errorf("%w: stream %d is open", wire.ErrMalformed, number)

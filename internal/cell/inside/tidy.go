@@ -3,7 +3,6 @@ package inside
 import (
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
@@ -35,31 +34,41 @@ func (s *Server) tidySoon() {
 func (s *Server) tidy() {
 	s.arranging.Lock()
 	defer s.arranging.Unlock()
+	s.absorb()
+	for _, v := range s.machines() {
+		attempt(func() { v.machine.Unseal(v.pinned) }) // a branch must not wait for it
+	}
+	attempt(s.fold)
+	s.trims.soon(trimAfter, s.trim)
+}
+
+// attempt calls give, which gives memory back if it can read the pages that it has to. One
+// that cannot be read is the end of the machine that needs it, and nothing to others.
+func attempt(give func()) {
 	err := page.Guard(func() error {
-		s.absorb()
-		for _, v := range s.machines() {
-			v.machine.Unseal(v.pinned) // a branch must not wait for it
-		}
-		s.fold()
+		give()
 		return nil
 	})
-	if err != nil { // the machine that needs the page will end with that
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "forkd cell: giving memory back:", err)
 	}
-	s.trims.soon(trimAfter, s.trim)
 }
 
 // absorb has layers that consist of others take over their pages. Somebody who fetches
 // one of those has it for a moment, and will have us come back. One that nobody has any more
 // must not keep what it consists of from others. The caller holds s.arranging.
 func (s *Server) absorb() {
-	s.whole = slices.DeleteFunc(s.whole, func(l *page.Layer) bool {
-		done := l.Alone() || l.Absorb()
+	whole := s.whole
+	s.whole = nil
+	for _, l := range whole {
+		done := false
+		attempt(func() { done = l.Alone() || l.Absorb() })
 		if done {
 			l.Release()
+		} else {
+			s.whole = append(s.whole, l)
 		}
-		return done
-	})
+	}
 }
 
 // machines returns all machines.
@@ -188,9 +197,6 @@ func (s *Server) files(m *wire.Message, d wire.Files) (*result, error) {
 				file.Detach() // a machine that is branched often has many
 			}
 			filed.Layers[i] = s.file(r, run, file, list)
-			if file != nil {
-				file.Release()
-			}
 		}
 		s.replace(r)
 		return nil
@@ -201,14 +207,17 @@ func (s *Server) files(m *wire.Message, d wire.Files) (*result, error) {
 	return &result{body: filed}, nil
 }
 
-// file has a run of layers be replaced by a file, which is nil if they are empty. It returns
-// the number of the file's layer, 0 if nobody who is in the list needs the run, or the file holds
-// something else.
+// file has a run of layers be replaced by a file, which it takes over and which is nil if they
+// are empty. It returns the number of the file's layer, 0 if nobody who is in the list needs
+// the run, or the file holds something else.
 func (s *Server) file(r *page.Replacement, run wire.FileRun, file *page.Layer, list []*page.Stack) uint64 {
 	var layers []*page.Layer
-	defer func() {
+	defer func() { // also if one of them cannot be read
 		for _, l := range layers {
 			l.Release()
+		}
+		if file != nil {
+			file.Release()
 		}
 	}()
 	for _, id := range run.Layers {

@@ -29,6 +29,8 @@ type vm struct {
 	common  json.RawMessage
 	first   atomic.Pointer[beginner] // nil: it has taken its first steps, or nobody has asked it anything
 
+	starting sync.Mutex // held while first starts the machine
+
 	mu     sync.Mutex
 	note   []byte      // guarded by mu
 	zero   int64       // see wire.Started; guarded by mu
@@ -73,9 +75,7 @@ func (s *Server) fork(m *wire.Message, f wire.Fork) (*result, error) {
 		return nil, err
 	}
 	if f.Limits.DiskBytes > 0 {
-		s.layout.RLock()
-		f.Limits.DiskBytes += inherited(o.scratch)
-		s.layout.RUnlock()
+		f.Limits.DiskBytes += s.inherited(o)
 	}
 	var mu sync.Mutex
 	var born wire.Born
@@ -129,9 +129,11 @@ func (s *Server) spawn(o *source, f wire.Fork, c wire.Child) (*vm, error) {
 	})
 }
 
-// inherited returns how many bytes of a disk its layers hold.
-func inherited(disk *page.Stack) (n int64) {
-	for _, l := range disk.Layers() {
+// inherited returns how many bytes of a source's disk its layers hold.
+func (s *Server) inherited(o *source) (n int64) {
+	s.layout.RLock()
+	defer s.layout.RUnlock()
+	for _, l := range o.scratch.Layers() {
 		n += int64(l.Len()) * page.Size
 	}
 	return n
@@ -141,11 +143,10 @@ func inherited(disk *page.Stack) (n int64) {
 func (s *Server) make(v *vm, cfg machine.Config) (err error) {
 	cfg.Entropy = rand.Reader
 	cfg.OnEnd = func() { s.retire(v) }
-	v.vcpus, v.root = cfg.VCPUs, cfg.Root.Retain()
 	if v.machine, err = machine.New(cfg); err != nil {
-		v.root.Release()
 		return fmt.Errorf("restoring machine: %w", err)
 	}
+	v.vcpus, v.root = cfg.VCPUs, cfg.Root.Retain()
 	s.mu.Lock()
 	_, taken := s.vms[v.id]
 	if !taken {
@@ -282,6 +283,8 @@ func (s *Server) start(_ *wire.Message, r wire.Ref) (*result, error) {
 	if err := v.start(time.Now()); err != nil {
 		return nil, err
 	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	return &result{body: wire.Started{Zero: v.zero}}, nil
 }
 
@@ -339,6 +342,7 @@ func (s *Server) cut(_ *wire.Message, c wire.Cut) (*result, error) {
 	}
 	described := s.describe(o)
 	if err := s.keep(o); err != nil {
+		s.freed() // what was sealed
 		return nil, err
 	}
 	return &result{body: described, blob: frozen.State}, nil

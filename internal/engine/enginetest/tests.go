@@ -317,17 +317,24 @@ func testPostWriteIsSeen(t *testing.T, f *fixture) {
 	await(t, done)
 }
 
+// testDrain drains what posts itself again, as devices do that the guest has feed each
+// other.
 func testDrain(t *testing.T, f *fixture) {
 	f.boot("spin")
+	const enough = 1000
 	var got []int
-	f.vm.Post(func() {
-		got = append(got, 1)
-		f.vm.Post(func() { got = append(got, 3) })
-	})
+	var again func()
+	again = func() {
+		if got = append(got, 1); len(got) < enough {
+			f.vm.Post(again)
+		}
+	}
+	f.vm.Post(again)
 	f.vm.Post(func() { got = append(got, 2) })
-	f.vm.Drain()
-	if want := []int{1, 2, 3}; !slices.Equal(got, want) {
-		t.Errorf("drained %v, want %v", got, want)
+	for _, want := range [][]int{{1, 2}, {1, 2, 1}} {
+		if f.vm.Drain(); !slices.Equal(got, want) {
+			t.Fatalf("drained %v, want %v", got, want)
+		}
 	}
 }
 

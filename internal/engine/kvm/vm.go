@@ -195,7 +195,7 @@ func (m *vm) leave() {
 }
 
 // Drain implements engine.VM.
-func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
+func (m *vm) Drain() { m.posts.Run(m.atDevices) }
 
 // Halted implements engine.VM: every vCPU waits, and none can be interrupted or has yet
 // to be started by one that executes. Nothing in the board sends interrupts that cannot

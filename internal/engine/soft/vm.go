@@ -187,7 +187,7 @@ func (m *vm) Post(fn func()) {
 }
 
 // Drain implements engine.VM.
-func (m *vm) Drain() { m.posts.Drain(m.atDevices) }
+func (m *vm) Drain() { m.runPosts() }
 
 // Halted implements engine.VM. A guest halts by asking the firmware to switch it off.
 func (m *vm) Halted() bool { return false }
