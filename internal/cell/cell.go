@@ -60,11 +60,11 @@ type held struct {
 	uses  int         // sources and cuts that it is part of
 }
 
-// connect connects to a cell and hears what it has. The caller receives afterwards.
-func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, error) {
+// connect connects to a cell.
+func connect(h *Host, name, socket string, p *process) (*Cell, error) {
 	control, guests, err := dial(socket)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connecting to cell %s: %w", name, err)
+		return nil, fmt.Errorf("connecting to cell %s: %w", name, err)
 	}
 	c := &Cell{
 		host: h, Name: name, PID: p.PID, proc: p, conn: control, guests: guests, gone: make(chan struct{}),
@@ -79,13 +79,13 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 	go c.serveGuests()
 	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
 	defer cancel()
-	var state wire.State
-	if _, err := c.call(ctx, wire.OpHello, wire.Hello{Cell: name}, nil, &state); err != nil {
+	var w wire.Welcome
+	if _, err := c.call(ctx, wire.OpHello, wire.Hello{Cell: name}, nil, &w); err != nil {
 		c.conn.Close()
-		return nil, nil, fmt.Errorf("greeting cell %s: %w", name, err)
+		return nil, fmt.Errorf("greeting cell %s: %w", name, err)
 	}
-	c.Jail = state.Jail
-	return c, &state, nil
+	c.Jail = w.Jail
+	return c, nil
 }
 
 // helloTime bounds the first answer of a cell.

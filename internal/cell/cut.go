@@ -37,7 +37,7 @@ type Cut struct {
 func (c *Cut) note(note func() (json.RawMessage, error)) error {
 	c.noteOnce.Do(func() {
 		var n wire.Note
-		if n.Note, c.noteErr = note(); c.noteErr == nil {
+		if n.Note, c.noteErr = checked(note()); c.noteErr == nil {
 			n.Source = c.spec.ID
 			c.noteErr = c.cell.tell(wire.OpNote, n, nil)
 		}

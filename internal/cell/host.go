@@ -222,7 +222,7 @@ func (h *Host) launch(name string) (*Cell, error) {
 	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity, p.inmate}); err != nil {
 		return nil, errors.Join(err, p.end())
 	}
-	c, _, err := connect(h, name, socket, p)
+	c, err := connect(h, name, socket, p)
 	if err != nil {
 		return nil, errors.Join(err, p.end())
 	}

@@ -82,21 +82,14 @@ func (h *Host) recover(r record) (*Found, error) {
 	if !r.lives() {
 		return nil, errors.New("its process has ended")
 	}
-	c, state, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
+	c, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
 	if err != nil {
 		return nil, err
 	}
 	f := &Found{Cell: c}
-	for _, s := range state.Sources {
-		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
-	}
-	for _, v := range state.VMs {
-		vm := c.add(v.ID, nil)
-		vm.zero.Store(v.Zero)
-		f.VMs = append(f.VMs, FoundVM{vm, v.Source, v.Common, v.Note})
-		if v.Ended != nil {
-			vm.end(machine.Ending{Exit: engine.Exit(v.Ended.Exit), Err: v.Ended.Err.Failure()})
-		}
+	if err := f.list(); err != nil {
+		c.conn.Close()
+		return nil, fmt.Errorf("asking cell %s for what it has: %w", c.Name, err)
 	}
 	h.mu.Lock()
 	h.cells[c.Name] = c
@@ -117,6 +110,68 @@ func (h *Host) recover(r record) (*Found, error) {
 		c.rest()
 	}
 	return f, nil
+}
+
+// maxState bounds what a cell may tell of what it has, in bytes.
+const maxState = 1 << 30
+
+// list hears what the cell has.
+func (f *Found) list() error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), helloTime, errSilent)
+	defer cancel()
+	total := 0
+	for after, more := uint64(0), true; more; {
+		m, err := f.Cell.ask(ctx, wire.OpList, wire.List{After: after}, nil, nil)
+		if err != nil {
+			return err
+		}
+		closeAll(m.Files)
+		var part wire.State
+		if err := decode(m, &part); err != nil {
+			return err
+		}
+		if total += len(m.Body); total > maxState {
+			return fmt.Errorf("%w: more than %d bytes of what it has", wire.ErrMalformed, maxState)
+		}
+		if err := f.add(&part, after); err != nil {
+			return err
+		}
+		more = part.Next != 0
+		if more && part.Next <= after {
+			return fmt.Errorf("%w: what comes after %d ends at %d", wire.ErrMalformed, after, part.Next)
+		}
+		after = part.Next
+	}
+	return nil
+}
+
+// add takes note of what the cell has behind a number.
+func (f *Found) add(part *wire.State, after uint64) error {
+	last := after
+	for _, s := range part.Sources {
+		if s.ID <= last {
+			return fmt.Errorf("%w: source %d after %d", wire.ErrMalformed, s.ID, last)
+		}
+		last = s.ID
+		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
+	}
+	last = after
+	for _, v := range part.VMs {
+		if v.ID <= last || v.Common < 0 || v.Common > len(part.Common) {
+			return fmt.Errorf("%w: machine %d after %d, with note %d of %d", wire.ErrMalformed, v.ID, last, v.Common, len(part.Common))
+		}
+		last = v.ID
+		found := FoundVM{VM: f.Cell.add(v.ID, nil), Source: v.Source, Note: v.Note}
+		if v.Common > 0 {
+			found.Common = part.Common[v.Common-1]
+		}
+		found.zero.Store(v.Zero)
+		if v.Ended != nil {
+			found.end(machine.Ending{Exit: engine.Exit(v.Ended.Exit), Err: v.Ended.Err.Failure()})
+		}
+		f.VMs = append(f.VMs, found)
+	}
+	return nil
 }
 
 // Snapshot returns what machines of a found source were forked from, as a snapshot

@@ -54,6 +54,9 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 	}
 	c.busy()
 	defer c.rest()
+	if err := wire.CheckNote(spec.Common); err != nil {
+		return fail(err)
+	}
 	id, err := c.load(snap, note)
 	if err != nil {
 		return fail(err)
@@ -133,7 +136,7 @@ func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.
 	}
 	defer release()
 	d := wire.Source{ID: id, VCPUs: snap.Manifest.VCPUs}
-	if d.Note, err = note(); err != nil {
+	if d.Note, err = checked(note()); err != nil {
 		return err
 	}
 	for _, x := range []struct {
@@ -149,6 +152,11 @@ func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.
 	}
 	snap.OnRelease(func() { c.dropSource(d, snap) })
 	return nil
+}
+
+// checked refuses a note that is too long.
+func checked(note json.RawMessage, err error) (json.RawMessage, error) {
+	return note, errors.Join(err, wire.CheckNote(note))
 }
 
 // local returns a snapshot's stacks as this process knows them.

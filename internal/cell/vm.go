@@ -141,6 +141,9 @@ func (v *VM) Pin() (unpin func(), err error) {
 
 // SetNote has the cell keep what a later daemon is to know of the machine.
 func (v *VM) SetNote(note json.RawMessage) error {
+	if err := wire.CheckNote(note); err != nil {
+		return err
+	}
 	return v.cell.tell(wire.OpNote, wire.Note{VM: v.id, Note: note}, nil)
 }
 

@@ -26,7 +26,8 @@ type handler struct {
 
 // handlers are all that a daemon may ask for. Notices are taken up in order.
 var handlers = map[wire.Op]handler{
-	wire.OpHello:  {do: with(func(s *Server, _ *wire.Message, h wire.Hello) (*result, error) { return s.hello(h) })},
+	wire.OpHello:  {do: with((*Server).hello)},
+	wire.OpList:   {do: with((*Server).list)},
 	wire.OpLayer:  {do: with((*Server).addLayer)},
 	wire.OpForget: {do: with((*Server).forgetLayer)},
 	wire.OpSource: {do: with((*Server).addSource)},

@@ -17,7 +17,7 @@ import (
 
 // Version is that of everything in this package. A daemon and a cell that differ in
 // it do not talk.
-const Version = 2
+const Version = 3
 
 // Bounds of a message.
 const (
