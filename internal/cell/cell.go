@@ -49,6 +49,7 @@ type Cell struct {
 	filed   map[uint64]bool                // of these, the ones that it has as files; guarded by mu
 	garbled error                          // what it said on the other connection that makes no sense; guarded by mu
 	why     error                          // it is gone; guarded by mu
+	needs   int                            // cuts that somebody has, and forks under way; guarded by mu
 	idle    *time.Timer                    // ends it; guarded by mu
 	quits   bool                           // it was told to; guarded by mu
 	left    bool                           // it is another daemon's; guarded by mu
@@ -373,10 +374,29 @@ func (c *Cell) dead() bool {
 	return c.calls == nil
 }
 
-// busy stops the clock of an idle cell, and rest starts it if nothing lives in it.
-func (c *Cell) busy() {
+// need has the cell stay although nothing may live in it, until unneed is called.
+func (c *Cell) need() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.needs++
+	c.wakeLocked()
+}
+
+func (c *Cell) unneed() {
+	c.mu.Lock()
+	c.needs--
+	c.mu.Unlock()
+	c.rest()
+}
+
+// wake stops the clock of a cell that nobody needs, and rest starts it if that is so.
+func (c *Cell) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakeLocked()
+}
+
+func (c *Cell) wakeLocked() {
 	if c.idle != nil {
 		c.idle.Stop()
 		c.idle = nil
@@ -386,11 +406,13 @@ func (c *Cell) busy() {
 func (c *Cell) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.vms) > 0 || c.calls == nil || c.idle != nil {
-		return
+	if c.emptyLocked() && c.idle == nil {
+		c.idle = time.AfterFunc(c.host.patience(), func() { c.host.retire(c) })
 	}
-	c.idle = time.AfterFunc(c.host.patience(), func() { c.host.retire(c) })
 }
+
+// emptyLocked reports whether nobody needs the cell, which is there. The caller holds c.mu.
+func (c *Cell) emptyLocked() bool { return len(c.vms) == 0 && c.needs == 0 && c.calls != nil }
 
 func closeAll(files []*os.File) {
 	for _, f := range files {

@@ -45,9 +45,15 @@ func (c *Cut) note(note func() (json.RawMessage, error)) error {
 	return c.noteErr
 }
 
-// cut makes the machine a source, which the caller releases.
-func (v *VM) cut(ctx context.Context, live bool) (*Cut, error) {
+// cut makes the machine a source, which the caller releases. The cell stays until then.
+func (v *VM) cut(ctx context.Context, live bool) (made *Cut, err error) {
 	c := v.cell
+	c.need()
+	defer func() {
+		if err != nil {
+			c.unneed()
+		}
+	}()
 	cut := &Cut{cell: c}
 	cut.refs.Store(1)
 	ask := wire.Cut{VM: v.id, Source: c.number(), Live: live}
@@ -113,6 +119,7 @@ func (c *Cut) Release() {
 	case n == 0:
 		_ = c.cell.tell(wire.OpDrop, wire.Ref{ID: c.spec.ID}, nil) // a cell that is gone has forgotten it
 		c.cell.unuse(c.spec)
+		c.cell.unneed()
 	case n < 0:
 		panic("BUG: cut released twice")
 	}

@@ -193,29 +193,40 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 	if err != nil {
 		return nil, fmt.Errorf("asking cell %s for a layer: %w", c.Name, err)
 	}
-	cut := &Cut{cell: c, spec: s.spec, state: state}
-	cut.refs.Store(1)
-	root, err := cut.stack(ctx, s.spec.Root)
+	snap, err := c.snapshot(ctx, &Cut{cell: c, spec: s.spec, state: state}, sealed, man)
+	if err != nil {
+		c.unuse(s.spec)
+		return nil, err
+	}
+	return snap, nil
+}
+
+// snapshot returns a snapshot of a cut, which is not released. It has some of its layers only
+// in memory, or all of them in files.
+func (c *Cell) snapshot(ctx context.Context, cut *Cut, sealed bool, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
+	root, err := cut.stack(ctx, cut.spec.Root)
 	if err != nil {
 		return nil, err
 	}
 	if sealed {
-		return snapshot.InMemory(man, state, cut, root), nil
+		cut.refs.Store(1)
+		c.need()
+		return snapshot.InMemory(man, cut.state, cut, root), nil
 	}
 	memory, scratch, err := cut.Stacks(ctx)
 	if err != nil {
 		root.Release()
 		return nil, err
 	}
-	snap := snapshot.Mapped(man, state, memory, scratch, root)
-	o := &source{id: s.ID, ready: make(chan struct{})}
+	snap := snapshot.Mapped(man, cut.state, memory, scratch, root)
+	o := &source{id: cut.spec.ID, ready: make(chan struct{})}
 	close(o.ready)
 	c.mu.Lock()
 	if c.sources != nil {
 		c.sources[snap] = o
 	}
 	c.mu.Unlock()
-	snap.OnRelease(func() { c.dropSource(s.spec, snap) })
+	snap.OnRelease(func() { c.dropSource(cut.spec, snap) })
 	return snap, nil
 }
 

@@ -52,8 +52,8 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 		}
 		return vms, errs
 	}
-	c.busy()
-	defer c.rest()
+	c.need()
+	defer c.unneed()
 	if err := wire.CheckNote(spec.Common); err != nil {
 		return fail(err)
 	}
@@ -323,7 +323,7 @@ func (c *Cell) Boot(ctx context.Context, b BootSpec) (*VM, error) {
 	if ask.Root, err = c.sendStack(b.Root); err != nil {
 		return nil, err
 	}
-	c.busy()
+	c.wake()
 	v := c.add(ask.ID, b.Console)
 	if _, err := c.call(ctx, wire.OpBoot, ask, files, nil); err != nil {
 		v.Close()
