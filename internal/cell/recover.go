@@ -121,7 +121,7 @@ func (f *Found) list() error {
 	defer cancel()
 	total := 0
 	for after, more := uint64(0), true; more; {
-		m, err := f.Cell.ask(ctx, wire.OpList, wire.List{After: after}, nil, nil)
+		m, err := f.Cell.ask(ctx, request{op: wire.OpList, body: wire.List{After: after}})
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (f *Found) add(part *wire.State, after uint64) error {
 // Snapshot returns what machines of a found source were forked from, as a snapshot
 // that man describes. The caller releases it.
 func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
-	state, err := c.call(ctx, wire.OpReturn, wire.Ref{ID: s.ID}, nil, nil)
+	state, err := c.call(ctx, request{op: wire.OpReturn, body: wire.Ref{ID: s.ID}}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("asking cell %s for a state: %w", c.Name, err)
 	}
@@ -185,7 +185,7 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 	sealed, err := c.ownLayers(ctx, s.spec)
 	if errors.Is(err, wire.ErrNoLayer) {
 		var now wire.Source
-		if _, err = c.call(ctx, wire.OpStacks, wire.Ref{ID: s.ID}, nil, &now); err == nil {
+		if _, err = c.call(ctx, request{op: wire.OpStacks, body: wire.Ref{ID: s.ID}}, &now); err == nil {
 			s.spec = now
 			sealed, err = c.ownLayers(ctx, s.spec)
 		}
@@ -265,7 +265,7 @@ func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error)
 	if h != nil {
 		return false, nil
 	}
-	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil, nil)
+	m, err := c.ask(ctx, request{op: wire.OpFile, body: wire.Ref{ID: id}})
 	if err != nil {
 		return false, err
 	}
