@@ -40,15 +40,18 @@ type Cell struct {
 	sending sync.Mutex // held while a layer is sent
 
 	mu      sync.Mutex
-	calls   map[uint64]chan *wire.Message  // requests without an answer; nil: it is gone; guarded by mu
+	calls   map[uint64]*call               // requests without an answer; nil: it is gone; guarded by mu
 	vms     map[uint64]*VM                 // guarded by mu
 	layers  map[uint64]*held               // layers that were sent; guarded by mu
 	numbers map[*page.Layer]uint64         // of those; guarded by mu
 	sources map[*snapshot.Snapshot]*source // guarded by mu
 	saved   map[uint64]page.Digest         // layers of its own that have a file; guarded by mu
 	filed   map[uint64]bool                // of these, the ones that it has as files; guarded by mu
-	garbled error                          // what it said on the other connection that makes no sense; guarded by mu
+	broken  error                          // why its connections are closed here; guarded by mu
 	why     error                          // it is gone; guarded by mu
+	asking  bool                           // figures are on their way; guarded by mu
+	next    *round                         // who asks for figures meanwhile; guarded by mu
+	needs   int                            // cuts that somebody has, and forks under way; guarded by mu
 	idle    *time.Timer                    // ends it; guarded by mu
 	quits   bool                           // it was told to; guarded by mu
 	left    bool                           // it is another daemon's; guarded by mu
@@ -60,15 +63,15 @@ type held struct {
 	uses  int         // sources and cuts that it is part of
 }
 
-// connect connects to a cell and hears what it has. The caller receives afterwards.
-func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, error) {
+// connect connects to a cell.
+func connect(h *Host, name, socket string, p *process) (*Cell, error) {
 	control, guests, err := dial(socket)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connecting to cell %s: %w", name, err)
+		return nil, fmt.Errorf("connecting to cell %s: %w", name, err)
 	}
 	c := &Cell{
 		host: h, Name: name, PID: p.PID, proc: p, conn: control, guests: guests, gone: make(chan struct{}),
-		calls: make(map[uint64]chan *wire.Message), vms: make(map[uint64]*VM),
+		calls: make(map[uint64]*call), vms: make(map[uint64]*VM),
 		layers: make(map[uint64]*held), numbers: make(map[*page.Layer]uint64),
 		sources: make(map[*snapshot.Snapshot]*source), saved: make(map[uint64]page.Digest),
 		filed: make(map[uint64]bool),
@@ -77,15 +80,14 @@ func connect(h *Host, name, socket string, p *process) (*Cell, *wire.State, erro
 	c.last.Store(uint64(time.Now().UnixNano()))
 	go c.receive()
 	go c.serveGuests()
-	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
-	defer cancel()
-	var state wire.State
-	if _, err := c.call(ctx, wire.OpHello, wire.Hello{Cell: name}, nil, &state); err != nil {
+	var w wire.Welcome
+	hello := request{op: wire.OpHello, body: wire.Hello{Cell: name}, within: helloTime}
+	if _, err := c.call(context.Background(), hello, &w); err != nil {
 		c.conn.Close()
-		return nil, nil, fmt.Errorf("greeting cell %s: %w", name, err)
+		return nil, fmt.Errorf("greeting cell %s: %w", name, err)
 	}
-	c.Jail = state.Jail
-	return c, &state, nil
+	c.Jail = w.Jail
+	return c, nil
 }
 
 // helloTime bounds the first answer of a cell.
@@ -129,111 +131,20 @@ func dialFor(socket string, p wire.Purpose) (*net.UnixConn, error) {
 func (c *Cell) serveGuests() {
 	err := c.guests.Serve()
 	if errors.Is(err, wire.ErrMalformed) {
-		c.mu.Lock()
-		c.garbled = err
-		c.mu.Unlock()
+		c.breaks(err)
 	}
 	c.guests.Close() // not before: the cell may end of it
 	c.conn.Close()
 }
 
+// breaks notes why the connections to the cell are about to be closed here.
+func (c *Cell) breaks(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = err
+}
+
 func (c *Cell) number() uint64 { return c.last.Add(1) }
-
-// tell sends a notice.
-func (c *Cell) tell(op wire.Op, body any, blob []byte, files ...*os.File) error {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	return c.send(&wire.Message{Op: op, Body: b, Blob: blob, Files: files})
-}
-
-func (c *Cell) send(m *wire.Message) error {
-	if err := c.conn.Send(m); err != nil {
-		c.conn.Close()
-		return fmt.Errorf("%w: %w", c.lost(), err)
-	}
-	return nil
-}
-
-// lost is the error of whoever needs a cell that is gone.
-func (c *Cell) lost() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.why != nil {
-		return c.why
-	}
-	return ErrLost
-}
-
-// call asks for something, waits for the answer and decodes it into result, which
-// may be nil. It returns the blob and leaves the files to collect.
-func (c *Cell) call(ctx context.Context, op wire.Op, body any, files []*os.File, result any) ([]byte, error) {
-	return c.callWith(ctx, op, body, nil, files, result)
-}
-
-// callWith is call with a blob.
-func (c *Cell) callWith(ctx context.Context, op wire.Op, body any, blob []byte, files []*os.File, result any) ([]byte, error) {
-	m, err := c.ask(ctx, op, body, blob, files)
-	if err != nil {
-		return nil, err
-	}
-	closeAll(m.Files)
-	if err := decode(m, result); err != nil {
-		return nil, err
-	}
-	return m.Blob, nil
-}
-
-func decode(m *wire.Message, result any) error {
-	if result == nil {
-		return nil
-	}
-	if err := json.Unmarshal(m.Body, result); err != nil {
-		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
-	}
-	return nil
-}
-
-// ask is call for somebody who wants the whole answer.
-func (c *Cell) ask(ctx context.Context, op wire.Op, body any, blob []byte, files []*os.File) (*wire.Message, error) {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	id, answer := c.number(), make(chan *wire.Message, 1)
-	c.mu.Lock()
-	if c.calls == nil {
-		defer c.mu.Unlock()
-		return nil, c.why
-	}
-	c.calls[id] = answer
-	c.mu.Unlock()
-	if err := c.send(&wire.Message{ID: id, Op: op, Body: b, Blob: blob, Files: files}); err != nil {
-		c.forgetCall(id)
-		return nil, err
-	}
-	select {
-	case m := <-answer:
-		if m == nil {
-			return nil, c.lost()
-		}
-		if m.Err != nil {
-			closeAll(m.Files)
-			return nil, m.Err
-		}
-		return m, nil
-	case <-ctx.Done():
-		c.forgetCall(id)
-		return nil, context.Cause(ctx)
-	}
-}
-
-func (c *Cell) forgetCall(id uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.calls, id)
-}
 
 // receive takes answers and events until the connection ends.
 func (c *Cell) receive() {
@@ -254,18 +165,6 @@ func (c *Cell) receive() {
 	c.conn.Close()
 	c.guests.Close()
 	c.end(err)
-}
-
-func (c *Cell) answered(m *wire.Message) {
-	c.mu.Lock()
-	answer := c.calls[m.ID]
-	delete(c.calls, m.ID)
-	c.mu.Unlock()
-	if answer == nil {
-		closeAll(m.Files)
-		return
-	}
-	answer <- m
 }
 
 // event takes note of what a cell tells unasked.
@@ -306,7 +205,7 @@ func (c *Cell) console(id uint64, b []byte) {
 func (c *Cell) end(err error) {
 	c.mu.Lock()
 	left := c.left
-	err = cmp.Or(c.garbled, err)
+	err = cmp.Or(c.broken, err)
 	c.mu.Unlock()
 	reason := errors.New("is left to another daemon")
 	if !left {
@@ -323,8 +222,8 @@ func (c *Cell) end(err error) {
 		c.idle.Stop()
 	}
 	c.mu.Unlock()
-	for _, answer := range calls {
-		answer <- nil
+	for _, w := range calls {
+		w.answer <- nil
 	}
 	for _, l := range layers {
 		l.layer.Release()
@@ -373,10 +272,29 @@ func (c *Cell) dead() bool {
 	return c.calls == nil
 }
 
-// busy stops the clock of an idle cell, and rest starts it if nothing lives in it.
-func (c *Cell) busy() {
+// need has the cell stay although nothing may live in it, until unneed is called.
+func (c *Cell) need() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.needs++
+	c.wakeLocked()
+}
+
+func (c *Cell) unneed() {
+	c.mu.Lock()
+	c.needs--
+	c.mu.Unlock()
+	c.rest()
+}
+
+// wake stops the clock of a cell that nobody needs, and rest starts it if that is so.
+func (c *Cell) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakeLocked()
+}
+
+func (c *Cell) wakeLocked() {
 	if c.idle != nil {
 		c.idle.Stop()
 		c.idle = nil
@@ -386,11 +304,13 @@ func (c *Cell) busy() {
 func (c *Cell) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.vms) > 0 || c.calls == nil || c.idle != nil {
-		return
+	if c.emptyLocked() && c.idle == nil {
+		c.idle = time.AfterFunc(c.host.patience(), func() { c.host.retire(c) })
 	}
-	c.idle = time.AfterFunc(c.host.patience(), func() { c.host.retire(c) })
 }
+
+// emptyLocked reports whether nobody needs the cell, which is there. The caller holds c.mu.
+func (c *Cell) emptyLocked() bool { return len(c.vms) == 0 && c.needs == 0 && c.calls != nil }
 
 func closeAll(files []*os.File) {
 	for _, f := range files {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,7 +38,7 @@ type Cut struct {
 func (c *Cut) note(note func() (json.RawMessage, error)) error {
 	c.noteOnce.Do(func() {
 		var n wire.Note
-		if n.Note, c.noteErr = note(); c.noteErr == nil {
+		if n.Note, c.noteErr = checked(note()); c.noteErr == nil {
 			n.Source = c.spec.ID
 			c.noteErr = c.cell.tell(wire.OpNote, n, nil)
 		}
@@ -45,21 +46,28 @@ func (c *Cut) note(note func() (json.RawMessage, error)) error {
 	return c.noteErr
 }
 
-// cut makes the machine a source, which the caller releases.
-func (v *VM) cut(ctx context.Context, live bool) (*Cut, error) {
+// cut makes the machine a source, which the caller releases. The cell stays until then.
+func (v *VM) cut(ctx context.Context, live bool) (made *Cut, err error) {
 	c := v.cell
+	c.need()
+	defer func() {
+		if err != nil {
+			c.unneed()
+		}
+	}()
 	cut := &Cut{cell: c}
 	cut.refs.Store(1)
 	ask := wire.Cut{VM: v.id, Source: c.number(), Live: live}
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errSilent)
-	defer cancel()
-	state, err := c.call(ctx, wire.OpCut, ask, nil, &cut.spec)
-	if err != nil {
-		_ = c.tell(wire.OpDrop, wire.Ref{ID: ask.Source}, nil) // should it come after all
-		return nil, err
+	drop := func() { _ = c.tell(wire.OpDrop, wire.Ref{ID: ask.Source}, nil) } // a cell that is gone has none
+	state, err := c.call(ctx, request{op: wire.OpCut, body: ask, undo: drop}, &cut.spec)
+	if err == nil && cut.spec.ID != ask.Source {
+		err = fmt.Errorf("%w: source %d instead of %d", wire.ErrMalformed, cut.spec.ID, ask.Source)
 	}
-	if cut.spec.ID != ask.Source {
-		return nil, fmt.Errorf("%w: source %d instead of %d", wire.ErrMalformed, cut.spec.ID, ask.Source)
+	if errors.Is(err, wire.ErrMalformed) {
+		drop()
+	}
+	if err != nil {
+		return nil, err
 	}
 	cut.state = state
 	c.mu.Lock()
@@ -113,6 +121,7 @@ func (c *Cut) Release() {
 	case n == 0:
 		_ = c.cell.tell(wire.OpDrop, wire.Ref{ID: c.spec.ID}, nil) // a cell that is gone has forgotten it
 		c.cell.unuse(c.spec)
+		c.cell.unneed()
 	case n < 0:
 		panic("BUG: cut released twice")
 	}
@@ -128,8 +137,8 @@ const (
 	sealed               // nobody has written it down
 )
 
-// layer returns a reference to a layer that a cut is made of.
-func (c *Cell) layer(ctx context.Context, id uint64) (l *page.Layer, from where, err error) {
+// layer returns a reference to a layer that a cut is made of, of so many pages at most.
+func (c *Cell) layer(ctx context.Context, id uint64, limit page.Number) (l *page.Layer, from where, err error) {
 	c.mu.Lock()
 	if h := c.layers[id]; h != nil {
 		h.layer.Retain()
@@ -145,18 +154,22 @@ func (c *Cell) layer(ctx context.Context, id uint64) (l *page.Layer, from where,
 		}
 		from = removed
 	}
-	l, err = c.fetch(ctx, id)
+	l, err = c.fetch(ctx, id, limit)
 	return l, from, err
 }
 
-// fetch gets the pages of a layer that only the cell has.
-func (c *Cell) fetch(ctx context.Context, id uint64) (*page.Layer, error) {
+// fetchRate is how many pages a cell is expected to hand over in a second, at the very least.
+const fetchRate = (16 << 20) / page.Size
+
+// fetch gets the pages of a layer that only the cell has, of which there are so many at most.
+func (c *Cell) fetch(ctx context.Context, id uint64, limit page.Number) (*page.Layer, error) {
 	f, err := memfile()
 	if err != nil {
 		return nil, err
 	}
 	var got wire.Fetched
-	numbers, err := c.call(ctx, wire.OpFetch, wire.Ref{ID: id}, []*os.File{f}, &got)
+	within := answerTime + time.Duration(limit)*time.Second/fetchRate
+	numbers, err := c.call(ctx, request{op: wire.OpFetch, body: wire.Ref{ID: id}, files: []*os.File{f}, within: within}, &got)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("fetching pages from cell %s: %w", c.Name, err)
@@ -212,7 +225,7 @@ func (c *Cut) stacks(ctx context.Context) (memory, scratch *page.Stack, err erro
 
 // now asks which layers the cut consists of.
 func (c *Cut) now(ctx context.Context) (now wire.Source, err error) {
-	if _, err := c.cell.call(ctx, wire.OpStacks, wire.Ref{ID: c.spec.ID}, nil, &now); err != nil {
+	if _, err := c.cell.call(ctx, request{op: wire.OpStacks, body: wire.Ref{ID: c.spec.ID}}, &now); err != nil {
 		return now, fmt.Errorf("asking cell %s for the layers of a cut: %w", c.cell.Name, err)
 	}
 	for _, x := range [][2]wire.Stack{{now.Memory, c.spec.Memory}, {now.Scratch, c.spec.Scratch}} {
@@ -230,7 +243,7 @@ func (c *Cut) stack(ctx context.Context, d wire.Stack) (*page.Stack, error) {
 	var b builder
 	defer b.release()
 	for i, id := range d.Layers {
-		l, from, err := c.cell.layer(ctx, id)
+		l, from, err := c.cell.layer(ctx, id, d.Limit)
 		if err != nil {
 			return nil, err
 		}

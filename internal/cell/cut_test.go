@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -190,5 +191,53 @@ func TestCutsThatNobodyKeeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.goesOn(v)
+	}
+}
+
+// TestCutOutlivesItsMachine: a cell that is for one machine stays as long as somebody has a cut
+// of it, and no longer.
+func TestCutOutlivesItsMachine(t *testing.T) {
+	l := newLab(t, shortDir(t), func(o *Options) { o.Each = true })
+	v := l.boot(machinetest.Count)
+	l.counted(v)
+	cut, err := v.Branch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Close()
+	select {
+	case <-v.Cell().gone:
+		t.Fatal("the cell has ended under the cut")
+	case <-time.After(100 * time.Millisecond):
+	}
+	if l.count(cut) == 0 {
+		t.Error("nothing was counted")
+	}
+	cut.Release()
+	select {
+	case <-v.Cell().gone:
+	case <-time.After(time.Minute):
+		t.Fatal("the cell stays")
+	}
+}
+
+// TestCellThatNobodyWaitedFor: a cell that was started for somebody who has left does not stay.
+func TestCellThatNobodyWaitedFor(t *testing.T) {
+	l := newLab(t, shortDir(t), func(o *Options) { o.Patience = 10 * time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Shared(ctx, "x"); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		l.mu.Lock()
+		left := len(l.making) + len(l.cells)
+		l.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the cell stays")
+		}
 	}
 }

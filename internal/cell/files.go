@@ -83,10 +83,8 @@ func (c *Cell) file(source uint64, runs []run) error {
 		defer l.Release()
 		files = append(files, l.File())
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), fileTime, errSilent)
-	defer cancel()
 	var filed wire.Filed
-	if _, err := c.call(ctx, wire.OpFiles, ask, files, &filed); err != nil {
+	if _, err := c.call(context.Background(), request{op: wire.OpFiles, body: ask, files: files, within: fileTime}, &filed); err != nil {
 		return err
 	}
 	if len(filed.Layers) != len(runs) {

@@ -66,8 +66,7 @@ type Host struct {
 // making is a cell on its way.
 type making struct {
 	done chan struct{}
-	cell *Cell
-	err  error
+	err  error // written before done is closed
 }
 
 // NewHost returns a host without cells. Those of an earlier daemon it takes over with
@@ -95,48 +94,58 @@ func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 	if h.opts.Each {
 		return h.Fresh()
 	}
-	h.mu.Lock()
-	if c := h.keyed[key]; c != nil {
-		c.busy() // before it is retired
+	for {
+		h.mu.Lock()
+		if c := h.keyed[key]; c != nil {
+			c.wake() // before it is retired
+			h.mu.Unlock()
+			return c, nil
+		}
+		m := h.making[key]
+		if m == nil {
+			m = &making{done: make(chan struct{})}
+			h.making[key] = m
+			go h.makeKeyed(key, m)
+		}
 		h.mu.Unlock()
-		return c, nil
-	}
-	m := h.making[key]
-	if m == nil {
-		m = &making{done: make(chan struct{})}
-		h.making[key] = m
-		go h.makeKeyed(key, m)
-	}
-	h.mu.Unlock()
-	select {
-	case <-m.done:
-		return m.cell, m.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		select {
+		case <-m.done:
+			if m.err != nil {
+				return nil, m.err
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
 }
 
 func (h *Host) makeKeyed(key string, m *making) {
-	m.cell, m.err = h.Fresh()
-	if m.err == nil {
-		m.err = h.assign(m.cell, key)
+	c, err := h.Fresh()
+	if err == nil {
+		if err = h.assign(c, key); err != nil {
+			c.Quit()
+		} else {
+			c.rest() // all who have asked for it may have left
+		}
 	}
 	h.mu.Lock()
+	m.err = err
 	delete(h.making, key)
 	h.mu.Unlock()
 	close(m.done)
 }
 
-// assign makes a cell that for a key. It is written down for a later daemon.
+// assign makes a cell the one for a key. It is written down for a later daemon.
 func (h *Host) assign(c *Cell, key string) error {
 	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity, c.proc.inmate}); err != nil {
 		return fmt.Errorf("noting what cell %s is for: %w", c.Name, err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.cells[c.Name] == c {
-		h.keyed[key] = c
+	if h.cells[c.Name] != c {
+		return c.lost()
 	}
+	h.keyed[key] = c
 	return nil
 }
 
@@ -222,7 +231,7 @@ func (h *Host) launch(name string) (*Cell, error) {
 	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity, p.inmate}); err != nil {
 		return nil, errors.Join(err, p.end())
 	}
-	c, _, err := connect(h, name, socket, p)
+	c, err := connect(h, name, socket, p)
 	if err != nil {
 		return nil, errors.Join(err, p.end())
 	}
@@ -284,7 +293,7 @@ func (h *Host) forget(c *Cell) {
 func (h *Host) retire(c *Cell) {
 	h.mu.Lock()
 	c.mu.Lock()
-	empty := len(c.vms) == 0 && c.calls != nil && c.idle != nil
+	empty := c.emptyLocked() && c.idle != nil
 	c.mu.Unlock()
 	if empty {
 		for key, k := range h.keyed {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/page"
 )
@@ -139,6 +140,8 @@ func (p *process) reason(err error) error {
 	switch {
 	case p != nil && p.atLimit():
 		return fmt.Errorf("was killed for want of memory: %w", page.ErrQuota)
+	case errors.Is(err, wire.ErrBehind):
+		return fmt.Errorf("was ended: %w", err)
 	case state != nil:
 		return errors.New("ended: " + describe(state))
 	case err != nil && !slices.ContainsFunc(closings, func(e error) bool { return errors.Is(err, e) }):

@@ -82,21 +82,14 @@ func (h *Host) recover(r record) (*Found, error) {
 	if !r.lives() {
 		return nil, errors.New("its process has ended")
 	}
-	c, state, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
+	c, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
 	if err != nil {
 		return nil, err
 	}
 	f := &Found{Cell: c}
-	for _, s := range state.Sources {
-		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
-	}
-	for _, v := range state.VMs {
-		vm := c.add(v.ID, nil)
-		vm.zero.Store(v.Zero)
-		f.VMs = append(f.VMs, FoundVM{vm, v.Source, v.Common, v.Note})
-		if v.Ended != nil {
-			vm.end(machine.Ending{Exit: engine.Exit(v.Ended.Exit), Err: v.Ended.Err.Failure()})
-		}
+	if err := f.list(); err != nil {
+		c.conn.Close()
+		return nil, fmt.Errorf("asking cell %s for what it has: %w", c.Name, err)
 	}
 	h.mu.Lock()
 	h.cells[c.Name] = c
@@ -119,10 +112,72 @@ func (h *Host) recover(r record) (*Found, error) {
 	return f, nil
 }
 
+// maxState bounds what a cell may tell of what it has, in bytes.
+const maxState = 1 << 30
+
+// list hears what the cell has.
+func (f *Found) list() error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), helloTime, errSilent)
+	defer cancel()
+	total := 0
+	for after, more := uint64(0), true; more; {
+		m, err := f.Cell.ask(ctx, request{op: wire.OpList, body: wire.List{After: after}})
+		if err != nil {
+			return err
+		}
+		closeAll(m.Files)
+		var part wire.State
+		if err := decode(m, &part); err != nil {
+			return err
+		}
+		if total += len(m.Body); total > maxState {
+			return fmt.Errorf("%w: more than %d bytes of what it has", wire.ErrMalformed, maxState)
+		}
+		if err := f.add(&part, after); err != nil {
+			return err
+		}
+		more = part.Next != 0
+		if more && part.Next <= after {
+			return fmt.Errorf("%w: what comes after %d ends at %d", wire.ErrMalformed, after, part.Next)
+		}
+		after = part.Next
+	}
+	return nil
+}
+
+// add takes note of what the cell has behind a number.
+func (f *Found) add(part *wire.State, after uint64) error {
+	last := after
+	for _, s := range part.Sources {
+		if s.ID <= last {
+			return fmt.Errorf("%w: source %d after %d", wire.ErrMalformed, s.ID, last)
+		}
+		last = s.ID
+		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
+	}
+	last = after
+	for _, v := range part.VMs {
+		if v.ID <= last || v.Common < 0 || v.Common > len(part.Common) {
+			return fmt.Errorf("%w: machine %d after %d, with note %d of %d", wire.ErrMalformed, v.ID, last, v.Common, len(part.Common))
+		}
+		last = v.ID
+		found := FoundVM{VM: f.Cell.add(v.ID, nil), Source: v.Source, Note: v.Note}
+		if v.Common > 0 {
+			found.Common = part.Common[v.Common-1]
+		}
+		found.zero.Store(v.Zero)
+		if v.Ended != nil {
+			found.end(machine.Ending{Exit: engine.Exit(v.Ended.Exit), Err: v.Ended.Err.Failure()})
+		}
+		f.VMs = append(f.VMs, found)
+	}
+	return nil
+}
+
 // Snapshot returns what machines of a found source were forked from, as a snapshot
 // that man describes. The caller releases it.
 func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
-	state, err := c.call(ctx, wire.OpReturn, wire.Ref{ID: s.ID}, nil, nil)
+	state, err := c.call(ctx, request{op: wire.OpReturn, body: wire.Ref{ID: s.ID}}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("asking cell %s for a state: %w", c.Name, err)
 	}
@@ -130,7 +185,7 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 	sealed, err := c.ownLayers(ctx, s.spec)
 	if errors.Is(err, wire.ErrNoLayer) {
 		var now wire.Source
-		if _, err = c.call(ctx, wire.OpStacks, wire.Ref{ID: s.ID}, nil, &now); err == nil {
+		if _, err = c.call(ctx, request{op: wire.OpStacks, body: wire.Ref{ID: s.ID}}, &now); err == nil {
 			s.spec = now
 			sealed, err = c.ownLayers(ctx, s.spec)
 		}
@@ -138,29 +193,40 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 	if err != nil {
 		return nil, fmt.Errorf("asking cell %s for a layer: %w", c.Name, err)
 	}
-	cut := &Cut{cell: c, spec: s.spec, state: state}
-	cut.refs.Store(1)
-	root, err := cut.stack(ctx, s.spec.Root)
+	snap, err := c.snapshot(ctx, &Cut{cell: c, spec: s.spec, state: state}, sealed, man)
+	if err != nil {
+		c.unuse(s.spec)
+		return nil, err
+	}
+	return snap, nil
+}
+
+// snapshot returns a snapshot of a cut, which is not released. It has some of its layers only
+// in memory, or all of them in files.
+func (c *Cell) snapshot(ctx context.Context, cut *Cut, sealed bool, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
+	root, err := cut.stack(ctx, cut.spec.Root)
 	if err != nil {
 		return nil, err
 	}
 	if sealed {
-		return snapshot.InMemory(man, state, cut, root), nil
+		cut.refs.Store(1)
+		c.need()
+		return snapshot.InMemory(man, cut.state, cut, root), nil
 	}
 	memory, scratch, err := cut.Stacks(ctx)
 	if err != nil {
 		root.Release()
 		return nil, err
 	}
-	snap := snapshot.Mapped(man, state, memory, scratch, root)
-	o := &source{id: s.ID, ready: make(chan struct{})}
+	snap := snapshot.Mapped(man, cut.state, memory, scratch, root)
+	o := &source{id: cut.spec.ID, ready: make(chan struct{})}
 	close(o.ready)
 	c.mu.Lock()
 	if c.sources != nil {
 		c.sources[snap] = o
 	}
 	c.mu.Unlock()
-	snap.OnRelease(func() { c.dropSource(s.spec, snap) })
+	snap.OnRelease(func() { c.dropSource(cut.spec, snap) })
 	return snap, nil
 }
 
@@ -199,7 +265,7 @@ func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error)
 	if h != nil {
 		return false, nil
 	}
-	m, err := c.ask(ctx, wire.OpFile, wire.Ref{ID: id}, nil, nil)
+	m, err := c.ask(ctx, request{op: wire.OpFile, body: wire.Ref{ID: id}})
 	if err != nil {
 		return false, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +41,7 @@ type Child struct {
 }
 
 // forkTime is how long a cell may take to make machines.
-const forkTime = time.Minute
+var forkTime = time.Minute // tests make it shorter
 
 // Fork makes machines of a snapshot; there is one or an error for each child. note is
 // what a later daemon is to know of the snapshot.
@@ -52,8 +53,11 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 		}
 		return vms, errs
 	}
-	c.busy()
-	defer c.rest()
+	c.need()
+	defer c.unneed()
+	if err := wire.CheckNote(spec.Common); err != nil {
+		return fail(err)
+	}
 	id, err := c.load(snap, note)
 	if err != nil {
 		return fail(err)
@@ -68,18 +72,21 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 		}
 		vms[i] = c.add(w.ID, nil)
 	}
-	// Who leaves now must not leave machines behind that nobody knows of.
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), forkTime, errSilent)
-	defer cancel()
+	made := slices.Clone(vms)
+	undo := func() { c.closeAll(made) }
 	var born wire.Born
-	_, err = c.callWith(ctx, wire.OpFork, ask, children, nil, &born)
+	// Who leaves now must not leave machines behind that nobody knows of.
+	_, err = c.call(context.WithoutCancel(ctx), request{op: wire.OpFork, body: ask, blob: children, within: forkTime, undo: undo}, &born)
+	if errors.Is(err, wire.ErrMalformed) {
+		undo()
+	}
 	for i, v := range vms {
 		if errs[i] = err; err == nil {
 			errs[i] = born.Errors[i].Failure()
 		}
 		v.age = time.Duration(born.Age)
 		if errs[i] != nil {
-			go v.Close()
+			c.remove(v)
 			vms[i] = nil
 		}
 	}
@@ -99,6 +106,21 @@ func (c *Cell) add(id uint64, printed io.Writer) *VM {
 		v.end(machine.Ending{Err: lost})
 	}
 	return v
+}
+
+// remove forgets a machine that the cell does not have.
+func (c *Cell) remove(v *VM) {
+	c.mu.Lock()
+	delete(c.vms, v.id)
+	c.mu.Unlock()
+	c.rest()
+}
+
+// closeAll has machines end that nobody waits for.
+func (c *Cell) closeAll(vms []*VM) {
+	for _, v := range vms {
+		_ = c.tell(wire.OpClose, wire.Ref{ID: v.id}, nil) // a cell that is gone has none
+	}
 }
 
 // load makes a snapshot known to the cell, once.
@@ -133,7 +155,7 @@ func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.
 	}
 	defer release()
 	d := wire.Source{ID: id, VCPUs: snap.Manifest.VCPUs}
-	if d.Note, err = note(); err != nil {
+	if d.Note, err = checked(note()); err != nil {
 		return err
 	}
 	for _, x := range []struct {
@@ -149,6 +171,11 @@ func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.
 	}
 	snap.OnRelease(func() { c.dropSource(d, snap) })
 	return nil
+}
+
+// checked refuses a note that is too long.
+func checked(note json.RawMessage, err error) (json.RawMessage, error) {
+	return note, errors.Join(err, wire.CheckNote(note))
 }
 
 // local returns a snapshot's stacks as this process knows them.
@@ -315,10 +342,12 @@ func (c *Cell) Boot(ctx context.Context, b BootSpec) (*VM, error) {
 	if ask.Root, err = c.sendStack(b.Root); err != nil {
 		return nil, err
 	}
-	c.busy()
+	c.need()
+	defer c.unneed()
 	v := c.add(ask.ID, b.Console)
-	if _, err := c.call(ctx, wire.OpBoot, ask, files, nil); err != nil {
-		v.Close()
+	undo := func() { c.closeAll([]*VM{v}) }
+	if _, err := c.call(ctx, request{op: wire.OpBoot, body: ask, files: files, within: forkTime, undo: undo}, nil); err != nil {
+		c.remove(v)
 		return nil, err
 	}
 	return v, nil

@@ -3,7 +3,6 @@ package cell
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -83,19 +82,11 @@ func (v *VM) ended() bool {
 	}
 }
 
-// answerTime is how long a cell may take for what takes it a moment. One that the host
-// has stopped does not answer, and may go on later.
-const answerTime = 20 * time.Second
-
 // ask asks the cell for something about this machine.
 func (v *VM) ask(op wire.Op, body, result any) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), answerTime, errSilent)
-	defer cancel()
-	_, err := v.cell.call(ctx, op, body, nil, result)
+	_, err := v.cell.call(context.Background(), request{op: op, body: body}, result)
 	return err
 }
-
-var errSilent = errors.New("the process that the machine lives in does not answer")
 
 // Start runs the machine; see machine.Machine.Start.
 func (v *VM) Start() error {
@@ -141,6 +132,9 @@ func (v *VM) Pin() (unpin func(), err error) {
 
 // SetNote has the cell keep what a later daemon is to know of the machine.
 func (v *VM) SetNote(note json.RawMessage) error {
+	if err := wire.CheckNote(note); err != nil {
+		return err
+	}
 	return v.cell.tell(wire.OpNote, wire.Note{VM: v.id, Note: note}, nil)
 }
 
@@ -212,30 +206,6 @@ func (v *VM) Counters() engine.Counters {
 // Refresh asks for the figures of the machine.
 func (v *VM) Refresh() { v.cell.Refresh(v) }
 
-// statsTime is how long a cell may take to tell figures. Then the last ones stay.
-const statsTime = time.Second
-
-// Refresh asks for the figures of some machines of the cell, or of all.
-func (c *Cell) Refresh(vms ...*VM) {
-	var ask wire.Stats
-	for _, v := range vms {
-		ask.VMs = append(ask.VMs, v.id)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), statsTime)
-	defer cancel()
-	var stats []wire.Stat
-	if _, err := c.call(ctx, wire.OpStats, ask, nil, &stats); err != nil {
-		return // the last ones stay
-	}
-	for _, st := range stats {
-		if v := c.vm(st.ID); v != nil {
-			v.mu.Lock()
-			v.stat = st
-			v.mu.Unlock()
-		}
-	}
-}
-
 // Close ends the machine, and returns when its memory is free. If the cell does not answer
 // that is when it does.
 func (v *VM) Close() {
@@ -252,8 +222,5 @@ func (v *VM) Close() {
 		v.stat = last[0]
 		v.mu.Unlock()
 	}
-	v.cell.mu.Lock()
-	delete(v.cell.vms, v.id)
-	v.cell.mu.Unlock()
-	v.cell.rest()
+	v.cell.remove(v)
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/page"
 )
@@ -27,7 +29,8 @@ type handler struct {
 
 // handlers are all that a daemon may ask for. Notices are taken up in order.
 var handlers = map[wire.Op]handler{
-	wire.OpHello:  {do: with(func(s *Server, _ *wire.Message, h wire.Hello) (*result, error) { return s.hello(h) })},
+	wire.OpHello:  {do: with((*Server).hello)},
+	wire.OpList:   {do: with((*Server).list)},
 	wire.OpLayer:  {do: with((*Server).addLayer)},
 	wire.OpForget: {do: with((*Server).forgetLayer)},
 	wire.OpSource: {do: with((*Server).addSource)},
@@ -100,7 +103,30 @@ func (s *Server) answer(c *wire.Conn, m *wire.Message, r *result, err error) {
 			reply.Err = wire.ToError(err)
 		}
 	}
-	if c.Send(reply) != nil {
+	err = c.Send(reply)
+	if errors.Is(err, wire.ErrTooLong) {
+		err = c.Send(&wire.Message{ID: m.ID, Err: wire.ToError(err)})
+	}
+	unsent(c, err)
+}
+
+// send tells the daemon something, if there is one.
+func (s *Server) send(m *wire.Message) {
+	s.mu.Lock()
+	c := s.control
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	if err := c.Send(m); m.Op != wire.OpConsole || !errors.Is(err, wire.ErrBehind) {
+		unsent(c, err)
+	}
+}
+
+// unsent ends a connection on which something could not be sent. If it is the daemon that has
+// ended it, what it has said before is to be done all the same, and then its end is seen.
+func unsent(c *wire.Conn, err error) {
+	if err != nil && !errors.Is(err, unix.EPIPE) {
 		c.Close()
 	}
 }

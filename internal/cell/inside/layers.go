@@ -220,8 +220,11 @@ func (o *stacks) retain() (list []*page.Stack) {
 
 // addSource makes a source of layers that are known.
 func (s *Server) addSource(m *wire.Message, d wire.Source) (*result, error) {
+	err := wire.CheckNote(d.Note)
+	if err != nil {
+		return nil, err
+	}
 	o := &source{id: d.ID, vcpus: d.VCPUs, state: m.Blob, note: d.Note}
-	var err error
 	for _, x := range []struct {
 		to *(*page.Stack)
 		of wire.Stack

@@ -242,13 +242,3 @@ func (s *Server) receive(ctx context.Context, c *wire.Conn) error {
 		}
 	}
 }
-
-// send tells the daemon something, if there is one. One that cannot be told is gone.
-func (s *Server) send(m *wire.Message) {
-	s.mu.Lock()
-	c := s.control
-	s.mu.Unlock()
-	if c != nil && c.Send(m) != nil {
-		c.Close()
-	}
-}

@@ -71,7 +71,7 @@ func (s *Server) fork(m *wire.Message, f wire.Fork) (*result, error) {
 	}
 	defer done()
 	children, err := wire.ParseChildren(m.Blob)
-	if err != nil {
+	if err = errors.Join(err, wire.CheckNote(f.Note)); err != nil {
 		return nil, err
 	}
 	if f.Limits.DiskBytes > 0 {
@@ -350,6 +350,9 @@ func (s *Server) cut(_ *wire.Message, c wire.Cut) (*result, error) {
 
 // note keeps what a later daemon is to know of a machine or a source.
 func (s *Server) note(_ *wire.Message, n wire.Note) (*result, error) {
+	if err := wire.CheckNote(n.Note); err != nil {
+		return nil, err
+	}
 	if n.Source != 0 {
 		o, err := s.source(n.Source)
 		if err != nil {
@@ -417,23 +420,4 @@ func (v *vm) stat() (wire.Stat, bool) {
 		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), MemoryBytes: int64(v.machine.MemoryBytes()), Resident: v.machine.Resident(),
 		Instructions: n.Instructions, Translated: n.Translated,
 	}, true
-}
-
-// hello tells a daemon what there is.
-func (s *Server) hello(h wire.Hello) (*result, error) {
-	if h.Cell != s.cfg.Name {
-		return nil, fmt.Errorf("this is cell %q, not %q", s.cfg.Name, h.Cell)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	state := wire.State{Jail: s.cfg.Jail}
-	for _, o := range s.sources {
-		state.Sources = append(state.Sources, s.describe(o))
-	}
-	for _, v := range s.vms {
-		v.mu.Lock()
-		state.VMs = append(state.VMs, wire.VM{ID: v.id, Source: v.source, Common: v.common, Note: v.note, Zero: v.zero, Ended: v.ended})
-		v.mu.Unlock()
-	}
-	return &result{body: state}, nil
 }

@@ -22,8 +22,8 @@ const (
 // AppendBinary appends a child: its number, its generation, the length of its note, and
 // that.
 func (c *Child) AppendBinary(b []byte) ([]byte, error) {
-	if len(c.Note) > maxNote {
-		return b, fmt.Errorf("a note of %d bytes is too long", len(c.Note))
+	if err := CheckNote(c.Note); err != nil {
+		return b, err
 	}
 	b = binary.LittleEndian.AppendUint64(b, c.ID)
 	b = append(b, c.Generation[:]...)

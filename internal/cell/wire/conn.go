@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 // Version is that of everything in this package. A daemon and a cell that differ in
 // it do not talk.
-const Version = 2
+const Version = 3
 
 // Bounds of a message.
 const (
@@ -29,6 +28,9 @@ const (
 
 // ErrMalformed reports bytes that no peer of this version sends.
 var ErrMalformed = errors.New("malformed message")
+
+// ErrTooLong reports a message that is not sent because no peer would take it.
+var ErrTooLong = errors.New("the message is too long")
 
 // Message is what one side tells the other.
 type Message struct {
@@ -43,76 +45,62 @@ type Message struct {
 	Files []*os.File `json:"-"`
 }
 
-// sendTime is how long a peer may not take up what it is sent. It is lost then.
-const sendTime = 30 * time.Second
-
 // Conn is a control connection. One goroutine may receive; any may send.
 type Conn struct {
 	unix *net.UnixConn
-
-	mu sync.Mutex // held while a message is sent
+	out  sender
 }
 
 // NewConn returns a control connection over a connection on which the opening has
 // been sent and received.
-func NewConn(c *net.UnixConn) *Conn { return &Conn{unix: c} }
+func NewConn(c *net.UnixConn) *Conn { return &Conn{unix: c, out: sender{unix: c}} }
 
-// Close closes the connection. Who receives gets an error.
-func (c *Conn) Close() error { return c.unix.Close() }
+// Close closes the connection, and forgets what was not sent yet. Who receives gets an error.
+func (c *Conn) Close() error {
+	err := c.unix.Close()
+	c.out.close()
+	return err
+}
 
-// Send sends a message, whose files stay the caller's. After an error the connection is
-// of no use any more.
+// Finish is Close, but has what was sent before given to the socket first if that takes it
+// within a time.
+func (c *Conn) Finish(within time.Duration) {
+	select {
+	case <-c.out.idle():
+	case <-time.After(within):
+	}
+	c.Close()
+}
+
+// ReadUntil has whoever receives get an error from then on.
+func (c *Conn) ReadUntil(t time.Time) error { return c.unix.SetReadDeadline(t) }
+
+// Send sends a message without waiting for the peer: it is sent once those before have been.
+// The files stay the caller's; the blob must not change any more. The error wraps ErrTooLong
+// or ErrBehind if only this message is not sent; after any other the connection is of no use
+// for sending any more.
 func (c *Conn) Send(m *Message) error {
 	header, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encoding a message: %w", err)
 	}
 	if len(header) > maxHeader || len(m.Blob) > maxBlob || len(m.Files) > MaxFiles {
-		return fmt.Errorf("a message of %d and %d bytes with %d files is too long", len(header), len(m.Blob), len(m.Files))
+		return fmt.Errorf("%w: %d and %d bytes with %d files", ErrTooLong, len(header), len(m.Blob), len(m.Files))
 	}
 	b := make([]byte, prefix, prefix+len(header))
 	binary.LittleEndian.PutUint32(b, uint32(len(header)))
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(m.Blob)))
 	binary.LittleEndian.PutUint32(b[8:], uint32(len(m.Files)))
 	b = append(b, header...)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.unix.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
-		return err
+	most := maxBehind
+	if m.Op == OpConsole || m.Op != "" && m.ID != 0 { // nothing depends on it, or who asks hears of it
+		most = maxAsked
 	}
-	if len(m.Files) > 0 {
-		// With the prefix alone, which whoever receives reads alone.
-		if err := c.sendFiles(b[:prefix], m.Files); err != nil {
-			return err
-		}
-		b = b[prefix:]
+	if len(m.Files) == 0 {
+		return c.out.send(most, piece{b: b}, piece{b: m.Blob})
 	}
-	if _, err := c.unix.Write(b); err != nil {
-		return err
-	}
-	if len(m.Blob) > 0 {
-		_, err = c.unix.Write(m.Blob)
-	}
-	return err
-}
-
-func (c *Conn) sendFiles(b []byte, files []*os.File) error {
-	fds := make([]int, len(files))
-	for i, f := range files {
-		raw, err := f.SyscallConn()
-		if err != nil {
-			return err
-		}
-		// The number stays valid: the caller holds the file.
-		if err := raw.Control(func(fd uintptr) { fds[i] = int(fd) }); err != nil {
-			return err
-		}
-	}
-	n, _, err := c.unix.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
-	return err
+	// With the prefix alone, which whoever receives reads alone.
+	return c.out.send(most, piece{b[:prefix], m.Files}, piece{b: b[prefix:]}, piece{b: m.Blob})
 }
 
 // Receive returns the next message, whose files are the caller's. The error wraps

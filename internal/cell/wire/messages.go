@@ -15,7 +15,8 @@ type Op string
 // Requests and notices of the daemon, with the type of their body and, for requests, of
 // the answer's.
 const (
-	OpHello  Op = "hello"  // Hello -> State: what the cell has
+	OpHello  Op = "hello"  // Hello -> Welcome
+	OpList   Op = "list"   // List -> State: what the cell has, a part at a time
 	OpLayer  Op = "layer"  // notice, Layer and one file: makes a layer known
 	OpForget Op = "forget" // notice, Ref: the layer is not needed any more
 	OpSource Op = "source" // notice, Source, state as the blob
@@ -53,11 +54,36 @@ type Hello struct {
 	Cell string `json:"cell"` // its name; another cell refuses
 }
 
-// State is what a cell has.
+// Welcome answers Hello.
+type Welcome struct {
+	Jail []string `json:"jail,omitempty"` // what the cell could not be kept from, in words
+}
+
+// List asks for the sources and machines that have larger numbers.
+type List struct {
+	After uint64 `json:"after,omitempty"`
+}
+
+// State is a part of what a cell has, in the order of numbers: all of it may be more than a
+// message holds.
 type State struct {
-	Jail    []string `json:"jail,omitempty"` // what it could not be kept from, in words
 	Sources []Source `json:"sources,omitempty"`
 	VMs     []VM     `json:"vms,omitempty"`
+	// Common are notes that several of the machines may have, each once.
+	Common []json.RawMessage `json:"common,omitempty"`
+	// Next is what the next part comes after; 0: there is none.
+	Next uint64 `json:"next,omitempty"`
+}
+
+// StateBytes is about how much a State holds at least if another one follows.
+const StateBytes = 1 << 20
+
+// CheckNote refuses a note that is too long for a State.
+func CheckNote(note []byte) error {
+	if len(note) > maxNote {
+		return fmt.Errorf("a note of %d bytes is too long, the most is %d", len(note), maxNote)
+	}
+	return nil
 }
 
 // Layer describes a layer that comes as a file. Page numbers of one of kind page.Pages
@@ -191,8 +217,8 @@ type Stat struct {
 // VM is a machine of a cell.
 type VM struct {
 	ID     uint64          `json:"id"`
-	Source uint64          `json:"source"` // 0: it was booted
-	Common json.RawMessage `json:"common,omitempty"`
+	Source uint64          `json:"source"`           // 0: it was booted
+	Common int             `json:"common,omitempty"` // which of State.Common it has, from 1 on; 0: none
 	Note   json.RawMessage `json:"note,omitempty"`
 	Zero   int64           `json:"zero,omitempty"` // see Started; 0: it has never run
 	Ended  *Ended          `json:"ended,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,7 +68,7 @@ func TestMessagesArriveWhole(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		from.Close()
+		from.Finish(time.Minute)
 	}()
 	for i, want := range sent {
 		got, err := to.Receive()

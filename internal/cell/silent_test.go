@@ -1,0 +1,147 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/machine/machinetest"
+)
+
+// signal sends a signal to a cell.
+func (l *lab) signal(c *Cell, s syscall.Signal) {
+	l.t.Helper()
+	if err := syscall.Kill(c.PID, s); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// has returns what a cell has, once it has answered all that it was asked.
+func (l *lab) has(c *Cell) (s wire.State) {
+	l.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		left := len(c.calls)
+		c.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("%d requests have no answer", left)
+		}
+	}
+	if _, err := c.call(l.t.Context(), request{op: wire.OpList, body: wire.List{}}, &s); err != nil {
+		l.t.Fatal(err)
+	}
+	return s
+}
+
+// TestToldWhileStopped: who tells a stopped cell something does not wait for it, it is not lost
+// by what it was told, and it knows that when it goes on.
+func TestToldWhileStopped(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.boot(machinetest.Count)
+	l.counted(v)
+	c := v.Cell()
+	l.signal(c, syscall.SIGSTOP)
+	const notes = 3000 // far more than a socket takes
+	for i := range notes {
+		if err := v.SetNote(json.RawMessage(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asking sync.WaitGroup
+	for range 100 {
+		asking.Go(v.Refresh)
+	}
+	asking.Wait()
+	c.mu.Lock()
+	if len(c.calls) > 1 {
+		t.Errorf("it was asked %d times for figures", len(c.calls))
+	}
+	c.mu.Unlock()
+	l.signal(c, syscall.SIGCONT)
+	if has := l.has(c); len(has.VMs) != 1 || string(has.VMs[0].Note) != fmt.Sprint(notes-1) {
+		t.Errorf("it has %+v", has.VMs)
+	}
+	v.Refresh()
+	l.executed(v, v.Counters().Instructions+1)
+}
+
+// TestGivenUpCell: a cell that was told far too much that it does not take up is lost, for that
+// reason.
+func TestGivenUpCell(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.boot(machinetest.Count)
+	l.signal(v.Cell(), syscall.SIGSTOP)
+	refused, blob := false, make([]byte, 8<<20)
+	for range 100 {
+		if _, err := v.cell.call(t.Context(), request{op: wire.OpStart, body: wire.Ref{ID: v.id}, within: time.Millisecond}, nil); errors.Is(err, wire.ErrBehind) {
+			refused = true
+		}
+		if v.cell.tell(wire.OpNote, wire.Note{VM: v.id}, blob) != nil {
+			break
+		}
+	}
+	if !refused {
+		t.Error("it is asked for more all the time")
+	}
+	if e := awaitEnd(t, v); !errors.Is(e.Err, ErrLost) || !errors.Is(e.Err, wire.ErrBehind) {
+		t.Errorf("ended with %v", e)
+	}
+}
+
+// TestLateCuts: a cut that comes when nobody waits for it any more is dropped.
+func TestLateCuts(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.boot(machinetest.Count)
+	l.counted(v)
+	l.signal(v.Cell(), syscall.SIGSTOP)
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if _, err := v.Branch(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("branched: %v", err)
+		}
+		cancel()
+	}
+	l.signal(v.Cell(), syscall.SIGCONT)
+	time.Sleep(100 * time.Millisecond) // for those that would stay to come
+	if has := l.has(v.Cell()); len(has.Sources) != 0 {
+		t.Errorf("%d cuts stay", len(has.Sources))
+	}
+}
+
+// TestLateForks: machines that are made when nobody waits for them any more are closed.
+func TestLateForks(t *testing.T) {
+	before := forkTime
+	forkTime = 20 * time.Millisecond
+	defer func() { forkTime = before }()
+	l := newLab(t, shortDir(t), nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, _ := l.branch(parent)
+	s := l.snapshot("s", cut)
+	c := l.shared("x")
+	l.signal(c, syscall.SIGSTOP)
+	for range 5 {
+		if _, errs := c.Fork(t.Context(), s, noNote, Spec{Children: make([]Child, 4)}); !errors.Is(errs[0], errSilent) {
+			t.Errorf("forked: %v", errs[0])
+		}
+	}
+	l.signal(c, syscall.SIGCONT)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		n := len(l.has(c).VMs)
+		if n == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d machines stay", n)
+		}
+	}
+}
