@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -225,17 +226,34 @@ func (m *Manager) stored(man *snapshot.Manifest) *snapshot.Snapshot {
 }
 
 // settle registers a sandbox that was found. A daemon that died when it had just put a
-// machine in the place of another has left both; the later one counts.
+// machine in the place of another has left both; the later one counts. One that died when
+// it made a workspace, or removed one, has left a sandbox of none, which nobody could end.
 func (m *Manager) settle(b *box) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
-	if other := m.lookup(b.id); other != nil {
-		if other.restored.After(b.restored) {
-			return fmt.Errorf("another machine has taken its place")
-		}
-		m.drop(other, reasonRolled)
+	if _, ok := m.spaces.get(b.workspace); b.workspace != "" && !ok {
+		return fmt.Errorf("there is no workspace %q any more", b.workspace)
+	}
+	rivals := m.rivals(b)
+	if slices.ContainsFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }) {
+		return errors.New(reasonOutlived)
+	}
+	for _, other := range rivals {
+		m.drop(other, reasonOutlived)
 	}
 	return m.register(b)
+}
+
+// rivals returns the sandboxes that are what another is, too.
+func (m *Manager) rivals(b *box) (list []*box) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range m.boxes {
+		if other.id == b.id || b.workspace != "" && other.workspace == b.workspace {
+			list = append(list, other)
+		}
+	}
+	return list
 }
 
 // releaseTime bounds how long a guest may take to go on.

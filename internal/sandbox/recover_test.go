@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,4 +156,69 @@ func FuzzBoxNote(f *testing.F) {
 			t.Errorf("accepted a lifetime of %s", c.lifetime)
 		}
 	})
+}
+
+// occupy has a sandbox be what a workspace runs in, as its cell knows it.
+func occupy(t *testing.T, m *Manager, name string) *box {
+	t.Helper()
+	src, err := m.source("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Release()
+	c := birthOf(ForkSpec{Tag: "x"})
+	c.workspace = name
+	b, err := m.spawn(t.Context(), src, c)
+	if err == nil {
+		err = m.register(b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestRecoverWorkspaces: however a daemon dies, each sandbox of a workspace that is found
+// is the one that the workspace runs in.
+func TestRecoverWorkspaces(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	occupy(t, m, "made")    // its record was not written yet
+	occupy(t, m, "removed") // its record is gone
+	var want []string
+	for _, name := range []string{"desk", "lab"} {
+		w := spaceRecord{Version: spaceVersion, Name: name, BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
+		if err := m.spaces.put(w); err != nil {
+			t.Fatal(err)
+		}
+		var last *box
+		for range 5 {
+			last = occupy(t, m, name)
+		}
+		want = append(want, last.id)
+	}
+	m, said := takeOver(t, m)
+	var got []string
+	for _, b := range m.all() {
+		got = append(got, b.id)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%q are left, not %q: %s", got, want, said)
+	}
+	for _, name := range []string{"made", "removed"} {
+		if !strings.Contains(said.String(), name) {
+			t.Errorf("the log does not tell of %q", name)
+		}
+		wantCode(t, "removing it", m.RemoveWorkspace(t.Context(), name), NotFound, name)
+	}
+	for _, name := range []string{"desk", "lab"} {
+		if err := m.RemoveWorkspace(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := m.all(); len(left) != 0 {
+		t.Errorf("%d sandboxes stay", len(left))
+	}
 }
