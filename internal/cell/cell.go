@@ -32,6 +32,7 @@ type Cell struct {
 	Jail []string
 
 	proc   *process
+	seal   seal // of its notes
 	conn   *wire.Conn
 	guests *wire.Guests
 	last   atomic.Uint64 // number that was given to something

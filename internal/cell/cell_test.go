@@ -434,7 +434,7 @@ func TestRecover(t *testing.T) {
 	l.counted(vms[0])
 	zero := vms[0].ClockZero()
 	memory, _ := l.branch(vms[0])
-	inMemory := snapshot.InMemory(&snapshot.Manifest{VCPUs: 1}, memory.State(), retain(memory), s.Root.Retain())
+	inMemory := snapshot.InMemory(s.Manifest, memory.State(), retain(memory), s.Root.Retain())
 	l.fork(l.shared("x"), inMemory, "of a cut")
 	vms[0].SetNote(json.RawMessage(`"changed"`))
 	vms[0].Refresh() // is answered after the note has arrived
@@ -464,7 +464,7 @@ func TestRecover(t *testing.T) {
 		if string(src.Note) != `"of the source"` {
 			t.Errorf("the source's note is %s", src.Note)
 		}
-		back, err := f.Cell.Snapshot(t.Context(), src, &snapshot.Manifest{VCPUs: 1})
+		back, err := f.Cell.Snapshot(t.Context(), src, s.Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -549,11 +549,11 @@ func TestRecordsOfOthers(t *testing.T) {
 	boot := me
 	boot.Boot = "another boot"
 	for name, r := range map[string]record{
-		"aaaaaaaa": {recordVersion, "aaaaaaaa", 1, "", older, nil},
-		"bbbbbbbb": {recordVersion, "bbbbbbbb", 1, "", boot, nil},
-		"cccccccc": {recordVersion, "cccccccc", 99, "", me, nil},
-		"dddddddd": {99, "dddddddd", 1, "", me, nil},
-		"eeeeeeee": {recordVersion, "ffffffff", 1, "", me, nil},
+		"aaaaaaaa": {recordVersion, "aaaaaaaa", 1, "", older, nil, nil},
+		"bbbbbbbb": {recordVersion, "bbbbbbbb", 1, "", boot, nil, nil},
+		"cccccccc": {recordVersion, "cccccccc", 99, "", me, nil, nil},
+		"dddddddd": {99, "dddddddd", 1, "", me, nil, nil},
+		"eeeeeeee": {recordVersion, "ffffffff", 1, "", me, nil, nil},
 	} {
 		b, _ := json.Marshal(r)
 		if err := os.WriteFile(filepath.Join(dir, "cells", name+recordSuffix), b, 0o600); err != nil {

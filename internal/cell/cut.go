@@ -37,9 +37,8 @@ type Cut struct {
 // note has the cell know, once, what a later daemon is to know of a cut.
 func (c *Cut) note(note func() (json.RawMessage, error)) error {
 	c.noteOnce.Do(func() {
-		var n wire.Note
-		if n.Note, c.noteErr = checked(note()); c.noteErr == nil {
-			n.Source = c.spec.ID
+		n := wire.Note{Source: c.spec.ID}
+		if n.Note, c.noteErr = c.cell.sourceNote(n.Source, note); c.noteErr == nil {
 			c.noteErr = c.cell.tell(wire.OpNote, n, nil)
 		}
 	})
@@ -62,6 +61,9 @@ func (v *VM) cut(ctx context.Context, live bool) (made *Cut, err error) {
 	state, err := c.call(ctx, request{op: wire.OpCut, body: ask, undo: drop}, &cut.spec)
 	if err == nil && cut.spec.ID != ask.Source {
 		err = fmt.Errorf("%w: source %d instead of %d", wire.ErrMalformed, cut.spec.ID, ask.Source)
+	}
+	if err == nil {
+		err = checkSource(cut.spec, v.extent())
 	}
 	if errors.Is(err, wire.ErrMalformed) {
 		drop()
@@ -127,6 +129,23 @@ func (c *Cut) Release() {
 	}
 }
 
+// extent is how many pages the address spaces of a machine have.
+type extent struct{ memory, scratch page.Number }
+
+// checkSource refuses what no source is that machines of such an extent make.
+func checkSource(d wire.Source, e extent) error {
+	for _, x := range []struct {
+		wire.Stack
+		limit page.Number
+	}{{d.Memory, e.memory}, {d.Scratch, e.scratch}} {
+		if x.Limit != x.limit || x.Base < 0 || x.Base > len(x.Layers) || len(x.Layers) > wire.MaxLayers {
+			return fmt.Errorf("%w: %d layers over %d of %d pages, instead of at most %d layers of %d pages",
+				wire.ErrMalformed, len(x.Layers), x.Base, x.Limit, wire.MaxLayers, x.limit)
+		}
+	}
+	return nil
+}
+
 // where is where the daemon has a layer of a cell from.
 type where int
 
@@ -137,7 +156,7 @@ const (
 	sealed               // nobody has written it down
 )
 
-// layer returns a reference to a layer that a cut is made of, of so many pages at most.
+// layer returns a reference to a layer of so many pages that a cut is made of.
 func (c *Cell) layer(ctx context.Context, id uint64, limit page.Number) (l *page.Layer, from where, err error) {
 	c.mu.Lock()
 	if h := c.layers[id]; h != nil {
@@ -161,7 +180,7 @@ func (c *Cell) layer(ctx context.Context, id uint64, limit page.Number) (l *page
 // fetchRate is how many pages a cell is expected to hand over in a second, at the very least.
 const fetchRate = (16 << 20) / page.Size
 
-// fetch gets the pages of a layer that only the cell has, of which there are so many at most.
+// fetch gets the pages of a layer of so many pages that only the cell has.
 func (c *Cell) fetch(ctx context.Context, id uint64, limit page.Number) (*page.Layer, error) {
 	f, err := memfile()
 	if err != nil {
@@ -174,10 +193,12 @@ func (c *Cell) fetch(ctx context.Context, id uint64, limit page.Number) (*page.L
 		f.Close()
 		return nil, fmt.Errorf("fetching pages from cell %s: %w", c.Name, err)
 	}
-	// It must not become shorter any more while it is read.
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
+	if err = final(f, got.Stored); err == nil && got.Limit != limit {
+		err = fmt.Errorf("%w: a layer for %d pages in a stack of %d", wire.ErrMalformed, got.Limit, limit)
+	}
+	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("sealing fetched pages: %w", err)
+		return nil, fmt.Errorf("fetching pages from cell %s: %w", c.Name, err)
 	}
 	l, err := wire.OpenLayer(f, wire.Layer{ID: id, Kind: page.Pages, Limit: got.Limit, Stored: got.Stored}, numbers)
 	if err != nil {
@@ -191,6 +212,30 @@ func (c *Cell) fetch(ctx context.Context, id uint64, limit page.Number) (*page.L
 		}
 	})
 	return l, nil
+}
+
+// final has a file that a cell has written so many pages to stay as it is, although the
+// cell may have kept it: what is hashed is what children see.
+func final(f *os.File, pages int) error {
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("%w: sealing pages: %w", wire.ErrMalformed, err)
+	}
+	return allocated(f, pages)
+}
+
+// allocated refuses a file in memory that has fewer than so many pages: the others would
+// take the daemon's memory when they are read.
+func allocated(f *os.File, pages int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	const block = 512 // stat(2)
+	if has := st.Blocks * block / page.Size; has < int64(pages) {
+		return fmt.Errorf("%w: %d pages of which %d are there", wire.ErrMalformed, pages, has)
+	}
+	return nil
 }
 
 // Stacks fetches what the cell alone has, and returns references to the stacks of RAM
@@ -228,18 +273,10 @@ func (c *Cut) now(ctx context.Context) (now wire.Source, err error) {
 	if _, err := c.cell.call(ctx, request{op: wire.OpStacks, body: wire.Ref{ID: c.spec.ID}}, &now); err != nil {
 		return now, fmt.Errorf("asking cell %s for the layers of a cut: %w", c.cell.Name, err)
 	}
-	for _, x := range [][2]wire.Stack{{now.Memory, c.spec.Memory}, {now.Scratch, c.spec.Scratch}} {
-		if x[0].Limit != x[1].Limit || x[0].Base < 0 || x[0].Base > len(x[0].Layers) {
-			return now, fmt.Errorf("%w: a stack of %d pages that had %d", wire.ErrMalformed, x[0].Limit, x[1].Limit)
-		}
-	}
-	return now, nil
+	return now, checkSource(now, extent{c.spec.Memory.Limit, c.spec.Scratch.Limit})
 }
 
 func (c *Cut) stack(ctx context.Context, d wire.Stack) (*page.Stack, error) {
-	if d.Limit > page.MaxLimit {
-		return nil, fmt.Errorf("%w: an address space of %d pages", wire.ErrMalformed, d.Limit)
-	}
 	var b builder
 	defer b.release()
 	for i, id := range d.Layers {
@@ -250,7 +287,7 @@ func (c *Cut) stack(ctx context.Context, d wire.Stack) (*page.Stack, error) {
 		if i < d.Base && from == removed {
 			from = stored // it is not the machine's own
 		}
-		if b.add(l, id, from); l.Limit() > d.Limit {
+		if b.add(l, id, from); l.Limit() != d.Limit {
 			return nil, fmt.Errorf("%w: a layer for %d pages in a stack of %d", wire.ErrMalformed, l.Limit(), d.Limit)
 		}
 	}

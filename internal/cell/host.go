@@ -137,7 +137,7 @@ func (h *Host) makeKeyed(key string, m *making) {
 
 // assign makes a cell the one for a key. It is written down for a later daemon.
 func (h *Host) assign(c *Cell, key string) error {
-	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity, c.proc.inmate}); err != nil {
+	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity, c.proc.inmate, c.seal}); err != nil {
 		return fmt.Errorf("noting what cell %s is for: %w", c.Name, err)
 	}
 	h.mu.Lock()
@@ -228,13 +228,15 @@ func (h *Host) launch(name string) (*Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity, p.inmate}); err != nil {
+	seal := newSeal()
+	if err := h.write(record{recordVersion, name, wire.Version, "", p.identity, p.inmate, seal}); err != nil {
 		return nil, errors.Join(err, p.end())
 	}
 	c, err := connect(h, name, socket, p)
 	if err != nil {
 		return nil, errors.Join(err, p.end())
 	}
+	c.seal = seal
 	if len(c.Jail) > 0 {
 		h.gaps.Do(func() { h.opts.Log.Info("walls that cells lack on this host", "walls", c.Jail) })
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // recordVersion is that of record.
-const recordVersion = 1
+const recordVersion = 2
 
 // record is what is on disk of a cell. It need not survive the host, because the cell
 // does not.
@@ -24,6 +24,7 @@ type record struct {
 	Key      string `json:"key,omitempty"`
 	identity
 	Jail *jail.Process `json:"jail,omitempty"`
+	Seal seal          `json:"seal"` // of its notes; no cell may know it
 }
 
 const (
@@ -95,13 +96,21 @@ func readRecord(path string) (r record, err error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return r, err
 	}
-	switch {
-	case r.Version != recordVersion:
-		return r, fmt.Errorf("version %d of a record, this forkd reads version %d", r.Version, recordVersion)
-	case r.Protocol != wire.Version:
-		return r, fmt.Errorf("the cell speaks version %d of the protocol, this forkd version %d", r.Protocol, wire.Version)
-	case r.PID <= 1 || r.Start == 0 || r.Boot == "":
+	if r.PID <= 1 || r.Start == 0 || r.Boot == "" {
 		return r, errors.New("it names no process")
 	}
 	return r, nil
+}
+
+// check refuses the record of a cell that cannot be taken over.
+func (r record) check() error {
+	switch {
+	case r.Version != recordVersion:
+		return fmt.Errorf("version %d of a record, this forkd reads version %d", r.Version, recordVersion)
+	case r.Protocol != wire.Version:
+		return fmt.Errorf("the cell speaks version %d of the protocol, this forkd version %d", r.Protocol, wire.Version)
+	case !r.lives():
+		return errors.New("its process has ended")
+	}
+	return nil
 }

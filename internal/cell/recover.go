@@ -79,13 +79,14 @@ func (h *Host) Recover() (all []Found, err error) {
 }
 
 func (h *Host) recover(r record) (*Found, error) {
-	if !r.lives() {
-		return nil, errors.New("its process has ended")
+	if err := r.check(); err != nil {
+		return nil, err
 	}
 	c, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
 	if err != nil {
 		return nil, err
 	}
+	c.seal = r.Seal
 	f := &Found{Cell: c}
 	if err := f.list(); err != nil {
 		c.conn.Close()
@@ -153,7 +154,12 @@ func (f *Found) add(part *wire.State, after uint64) error {
 			return fmt.Errorf("%w: source %d after %d", wire.ErrMalformed, s.ID, last)
 		}
 		last = s.ID
-		f.Sources = append(f.Sources, FoundSource{s.ID, s.Note, s})
+		if found, err := f.Cell.sourceFound(s); err != nil {
+			f.refuse("source", s.ID, err)
+			f.Cell.DropSource(found)
+		} else {
+			f.Sources = append(f.Sources, found)
+		}
 	}
 	last = after
 	for _, v := range part.VMs {
@@ -161,9 +167,15 @@ func (f *Found) add(part *wire.State, after uint64) error {
 			return fmt.Errorf("%w: machine %d after %d, with note %d of %d", wire.ErrMalformed, v.ID, last, v.Common, len(part.Common))
 		}
 		last = v.ID
-		found := FoundVM{VM: f.Cell.add(v.ID, nil), Source: v.Source, Note: v.Note}
+		var common json.RawMessage
 		if v.Common > 0 {
-			found.Common = part.Common[v.Common-1]
+			common = part.Common[v.Common-1]
+		}
+		found, err := f.Cell.vmFound(v, common)
+		if err != nil {
+			f.refuse("machine", v.ID, err)
+			go found.Close()
+			continue
 		}
 		found.zero.Store(v.Zero)
 		if v.Ended != nil {
@@ -174,9 +186,18 @@ func (f *Found) add(part *wire.State, after uint64) error {
 	return nil
 }
 
+// refuse tells that something in the cell is ended, because the cell does not tell of it
+// what it was told.
+func (f *Found) refuse(what string, id uint64, err error) {
+	f.Cell.host.opts.Log.Warn("what lived in a cell is lost", "cell", f.Cell.Name, what, id, "error", err)
+}
+
 // Snapshot returns what machines of a found source were forked from, as a snapshot
 // that man describes. The caller releases it.
 func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
+	if err := checkFound(s.spec, man); err != nil {
+		return nil, err
+	}
 	state, err := c.call(ctx, request{op: wire.OpReturn, body: wire.Ref{ID: s.ID}}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("asking cell %s for a state: %w", c.Name, err)
@@ -186,6 +207,9 @@ func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manife
 	if errors.Is(err, wire.ErrNoLayer) {
 		var now wire.Source
 		if _, err = c.call(ctx, request{op: wire.OpStacks, body: wire.Ref{ID: s.ID}}, &now); err == nil {
+			err = checkFound(now, man)
+		}
+		if err == nil {
 			s.spec = now
 			sealed, err = c.ownLayers(ctx, s.spec)
 		}
@@ -208,6 +232,7 @@ func (c *Cell) snapshot(ctx context.Context, cut *Cut, sealed bool, man *snapsho
 	if err != nil {
 		return nil, err
 	}
+	c.foundExtent(cut.spec.ID, extent{man.Memory.Pages, man.Scratch.Pages})
 	if sealed {
 		cut.refs.Store(1)
 		c.need()
@@ -241,7 +266,7 @@ func (c *Cell) ownLayers(ctx context.Context, d wire.Source) (sealed bool, err e
 	var used wire.Source
 	for _, x := range [][2]*wire.Stack{{&used.Memory, &d.Memory}, {&used.Scratch, &d.Scratch}, {&used.Root, &d.Root}} {
 		for _, id := range x[1].Layers {
-			is, err := c.ownLayer(ctx, id)
+			is, err := c.ownLayer(ctx, id, x[1].Limit)
 			if err != nil {
 				c.unuse(used)
 				return false, err
@@ -253,9 +278,9 @@ func (c *Cell) ownLayers(ctx context.Context, d wire.Source) (sealed bool, err e
 	return sealed, nil
 }
 
-// ownLayer gets the file of a layer that an earlier daemon has sent, and uses it once
+// ownLayer gets the file of a layer of so many pages that an earlier daemon has sent, and uses it once
 // more. It reports a layer that has none, because the cell has sealed it.
-func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error) {
+func (c *Cell) ownLayer(ctx context.Context, id uint64, limit page.Number) (sealed bool, err error) {
 	c.mu.Lock()
 	h := c.layers[id]
 	if h != nil {
@@ -274,9 +299,17 @@ func (c *Cell) ownLayer(ctx context.Context, id uint64) (sealed bool, err error)
 		closeAll(m.Files)
 		return true, err
 	}
-	if len(m.Files) != 1 {
+	switch {
+	case len(m.Files) != 1:
+		err = fmt.Errorf("%w: %d files for a layer", wire.ErrMalformed, len(m.Files))
+	case d.Limit != limit:
+		err = fmt.Errorf("%w: a layer for %d pages in a stack of %d", wire.ErrMalformed, d.Limit, limit)
+	case d.Kind == page.Pages:
+		err = allocated(m.Files[0], d.Stored)
+	}
+	if err != nil {
 		closeAll(m.Files)
-		return false, fmt.Errorf("%w: %d files for a layer", wire.ErrMalformed, len(m.Files))
+		return false, err
 	}
 	l, err := wire.OpenLayer(m.Files[0], d, m.Blob)
 	if err != nil {

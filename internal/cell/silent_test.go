@@ -67,8 +67,12 @@ func TestToldWhileStopped(t *testing.T) {
 	}
 	c.mu.Unlock()
 	l.signal(c, syscall.SIGCONT)
-	if has := l.has(c); len(has.VMs) != 1 || string(has.VMs[0].Note) != fmt.Sprint(notes-1) {
-		t.Errorf("it has %+v", has.VMs)
+	has := l.has(c)
+	if len(has.VMs) != 1 {
+		t.Fatalf("it has %+v", has.VMs)
+	}
+	if note, err := c.seal.open(v.subject(), has.VMs[0].Note); string(note) != fmt.Sprint(notes-1) {
+		t.Errorf("it has %s, %v", note, err)
 	}
 	v.Refresh()
 	l.executed(v, v.Counters().Instructions+1)

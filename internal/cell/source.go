@@ -64,13 +64,18 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 	}
 	ask := wire.Fork{Source: id, MemoryPages: spec.MemoryPages, Limits: spec.Limits, Note: spec.Common}
 	var children []byte
+	common, size := digestOf(spec.Common), extentOf(snap)
 	for i, child := range spec.Children {
-		w := wire.Child{ID: c.number(), Note: child.Note}
+		w := wire.Child{ID: c.number()}
 		rand.Read(w.Generation[:])
-		if children, err = w.AppendBinary(children); err != nil {
+		of := subject{ofVM, w.ID, id, common}
+		if w.Note, err = c.seal.close(of, child.Note); err == nil {
+			children, err = w.AppendBinary(children)
+		}
+		if err != nil {
 			return fail(err)
 		}
-		vms[i] = c.add(w.ID, nil)
+		vms[i] = c.add(&VM{id: w.ID, source: id, common: common, size: size})
 	}
 	made := slices.Clone(vms)
 	undo := func() { c.closeAll(made) }
@@ -93,13 +98,22 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 	return vms, errs
 }
 
+// extentOf returns how many pages machines of a snapshot have.
+func extentOf(snap *snapshot.Snapshot) (e extent) {
+	if snap.Cut != nil {
+		e.memory, e.scratch = snap.Cut.Limits()
+		return e
+	}
+	return extent{snap.Memory.Limit(), snap.Scratch.Limit()}
+}
+
 // add makes a machine known. If the cell is gone it has ended.
-func (c *Cell) add(id uint64, printed io.Writer) *VM {
-	v := &VM{cell: c, id: id, printed: printed, done: make(chan struct{})}
+func (c *Cell) add(v *VM) *VM {
+	v.cell, v.done = c, make(chan struct{})
 	c.mu.Lock()
 	lost := c.why
 	if c.vms != nil {
-		c.vms[id] = v
+		c.vms[v.id] = v
 	}
 	c.mu.Unlock()
 	if lost != nil {
@@ -155,7 +169,7 @@ func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.
 	}
 	defer release()
 	d := wire.Source{ID: id, VCPUs: snap.Manifest.VCPUs}
-	if d.Note, err = checked(note()); err != nil {
+	if d.Note, err = c.sourceNote(id, note); err != nil {
 		return err
 	}
 	for _, x := range []struct {
@@ -173,9 +187,13 @@ func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.
 	return nil
 }
 
-// checked refuses a note that is too long.
-func checked(note json.RawMessage, err error) (json.RawMessage, error) {
-	return note, errors.Join(err, wire.CheckNote(note))
+// sourceNote returns the note of a source as the cell keeps it.
+func (c *Cell) sourceNote(id uint64, note func() (json.RawMessage, error)) (json.RawMessage, error) {
+	n, err := note()
+	if err != nil {
+		return nil, err
+	}
+	return c.seal.close(subject{kind: ofSource, id: id}, n)
 }
 
 // local returns a snapshot's stacks as this process knows them.
@@ -291,7 +309,9 @@ func (c *Cell) unuse(d wire.Source) {
 			}
 			if h.uses--; h.uses == 0 {
 				delete(c.layers, id)
-				delete(c.numbers, h.layer)
+				if c.numbers[h.layer] == id {
+					delete(c.numbers, h.layer)
+				}
 				free, ids = append(free, h.layer), append(ids, id)
 			}
 		}
@@ -344,7 +364,7 @@ func (c *Cell) Boot(ctx context.Context, b BootSpec) (*VM, error) {
 	}
 	c.need()
 	defer c.unneed()
-	v := c.add(ask.ID, b.Console)
+	v := c.add(&VM{id: ask.ID, printed: b.Console, size: extent{b.Memory, b.Scratch}})
 	undo := func() { c.closeAll([]*VM{v}) }
 	if _, err := c.call(ctx, request{op: wire.OpBoot, body: ask, files: files, within: forkTime, undo: undo}, nil); err != nil {
 		c.remove(v)

@@ -71,9 +71,7 @@ func (c *Cell) figures(r *round) {
 	}
 	for _, st := range stats {
 		if v := c.vm(st.ID); v != nil {
-			v.mu.Lock()
-			v.stat = st
-			v.mu.Unlock()
+			v.told(st)
 		}
 	}
 }

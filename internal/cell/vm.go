@@ -13,12 +13,15 @@ import (
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/machine"
+	"github.com/forkd-dev/forkd/internal/page"
 )
 
 // VM is a machine in a cell. Its methods may be called from any goroutine.
 type VM struct {
 	cell    *Cell
 	id      uint64
+	source  uint64        // that it was forked from; 0: it was booted
+	common  digest        // of the note that it has in common with others
 	printed io.Writer     // takes what a booted guest prints; nil: nobody does
 	age     time.Duration // the guest's time counter when the machine was made
 	zero    atomic.Int64  // see wire.Started
@@ -28,9 +31,17 @@ type VM struct {
 	endOnce sync.Once
 
 	mu     sync.Mutex
+	size   extent    // guarded by mu
 	stat   wire.Stat // as it was when somebody asked last; guarded by mu
 	closed bool      // guarded by mu
 	onEnd  func()    // see OnEnd; guarded by mu
+}
+
+// extent returns how many pages the machine has.
+func (v *VM) extent() extent {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.size
 }
 
 // Cell returns the cell that the machine is in.
@@ -132,7 +143,8 @@ func (v *VM) Pin() (unpin func(), err error) {
 
 // SetNote has the cell keep what a later daemon is to know of the machine.
 func (v *VM) SetNote(note json.RawMessage) error {
-	if err := wire.CheckNote(note); err != nil {
+	note, err := v.cell.seal.close(v.subject(), note)
+	if err != nil {
 		return err
 	}
 	return v.cell.tell(wire.OpNote, wire.Note{VM: v.id, Note: note}, nil)
@@ -206,6 +218,17 @@ func (v *VM) Counters() engine.Counters {
 // Refresh asks for the figures of the machine.
 func (v *VM) Refresh() { v.cell.Refresh(v) }
 
+// told takes note of figures. A machine has no more pages to itself than it has pages.
+func (v *VM) told(st wire.Stat) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	memory := int64(v.size.memory) * page.Size
+	all := memory + int64(v.size.scratch)*page.Size
+	st.MemoryBytes = min(max(st.MemoryBytes, 0), memory)
+	st.PrivateBytes = min(max(st.PrivateBytes, 0), all)
+	v.stat = st
+}
+
 // Close ends the machine, and returns when its memory is free. If the cell does not answer
 // that is when it does.
 func (v *VM) Close() {
@@ -218,9 +241,7 @@ func (v *VM) Close() {
 	}
 	var last []wire.Stat
 	if v.ask(wire.OpClose, wire.Ref{ID: v.id}, &last) == nil && len(last) == 1 { // one that is gone is closed
-		v.mu.Lock()
-		v.stat = last[0]
-		v.mu.Unlock()
+		v.told(last[0])
 	}
 	v.cell.remove(v)
 }

@@ -135,18 +135,19 @@ func (m *mapping) pages(limit Number, stored, holes []Number) (*Layer, error) {
 }
 
 // OpenLayerFile is OpenLayer for a file that is open. It takes over f, also when it
-// fails.
-func OpenLayerFile(f *os.File) (*Layer, error) { return open(f, (*mapping).layer) }
+// fails. One of an address space with more than most pages is refused before anything is
+// allocated for it, with an error that wraps ErrCorrupt.
+func OpenLayerFile(f *os.File, most Number) (*Layer, error) { return open(f, most, (*mapping).layer) }
 
-// OpenRawFile is OpenRaw for a file that is open. It takes over f, also when it fails.
-func OpenRawFile(f *os.File) (*Layer, error) { return open(f, (*mapping).raw) }
+// OpenRawFile is OpenRaw as OpenLayerFile is OpenLayer.
+func OpenRawFile(f *os.File, most Number) (*Layer, error) { return open(f, most, (*mapping).raw) }
 
-func open(f *os.File, read func(*mapping) (*Layer, error)) (*Layer, error) {
+func open(f *os.File, most Number, read func(*mapping, Number) (*Layer, error)) (*Layer, error) {
 	m, err := adopt(f)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := read(m)
+	layer, err := read(m, min(most, MaxLimit))
 	if err != nil {
 		m.close()
 		return nil, fmt.Errorf("%s: %w", m.path, err)

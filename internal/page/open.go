@@ -32,7 +32,7 @@ func OpenLayer(path string) (*Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return OpenLayerFile(f)
+	return OpenLayerFile(f, MaxLimit)
 }
 
 // OpenRaw maps an ordinary file, such as a disk image, as a layer whose page n
@@ -43,7 +43,7 @@ func OpenRaw(path string) (*Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return OpenRawFile(f)
+	return OpenRawFile(f, MaxLimit)
 }
 
 // openFile opens a file. Opening a pipe would wait for its writer without
@@ -107,9 +107,9 @@ func (m *mapping) mapAll() (err error) {
 	return nil
 }
 
-func (m *mapping) raw() (*Layer, error) {
-	if m.size == 0 || m.size%Size != 0 || m.size > MaxLimit*Size {
-		return nil, fmt.Errorf("%w: %d bytes is not 1 to %d whole pages", ErrCorrupt, m.size, MaxLimit)
+func (m *mapping) raw(most Number) (*Layer, error) {
+	if m.size == 0 || m.size%Size != 0 || m.size > int64(most)*Size {
+		return nil, fmt.Errorf("%w: %d bytes is not 1 to %d whole pages", ErrCorrupt, m.size, most)
 	}
 	if err := m.mapAll(); err != nil {
 		return nil, err
@@ -125,8 +125,8 @@ func (m *mapping) raw() (*Layer, error) {
 // layer verifies the metadata of a layer file and maps it. Metadata are read
 // rather than mapped: a file that is truncated meanwhile, or a bad disk, is then
 // an error and not a bus error.
-func (m *mapping) layer() (*Layer, error) {
-	l, meta, err := m.readMeta()
+func (m *mapping) layer(most Number) (*Layer, error) {
+	l, meta, err := m.readMeta(most)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (l *Layer) Verify(ctx context.Context, done func(n int64)) error {
 }
 
 func (m *mapping) verify(ctx context.Context, done func(int64)) error {
-	l, meta, err := m.readMeta()
+	l, meta, err := m.readMeta(MaxLimit)
 	if err != nil {
 		return err
 	}
@@ -234,9 +234,9 @@ func (m *mapping) readAt(b []byte, offset int64) error {
 }
 
 // readMeta reads everything before the pages and checks it, but for the order of
-// the index.
-func (m *mapping) readMeta() (l layout, meta []byte, err error) {
-	if l, err = m.readHeader(); err != nil {
+// the index. most is how many pages the address space may have.
+func (m *mapping) readMeta(most Number) (l layout, meta []byte, err error) {
+	if l, err = m.readHeader(most); err != nil {
 		return l, nil, err
 	}
 	meta = make([]byte, l.data())
@@ -256,7 +256,7 @@ func (m *mapping) readMeta() (l layout, meta []byte, err error) {
 
 // readHeader reads and checks the header. Sizes come from the file, so they
 // are compared with its length before anyone allocates by them.
-func (m *mapping) readHeader() (l layout, err error) {
+func (m *mapping) readHeader(most Number) (l layout, err error) {
 	h := make([]byte, headerSize)
 	if err := m.readAt(h, 0); err != nil {
 		return l, err
@@ -269,7 +269,7 @@ func (m *mapping) readHeader() (l layout, err error) {
 		return l, fmt.Errorf("%w: format version %d, this forkd reads version %d", ErrCorrupt, v, fileVersion)
 	}
 	l = layout{limit: u32(16), stored: u32(20), holes: u32(24)}
-	if u32(12) != Size || u32(28) != 0 || l.limit > MaxLimit || l.stored+l.holes > l.limit {
+	if u32(12) != Size || u32(28) != 0 || l.limit > int64(most) || l.stored+l.holes > l.limit {
 		return l, fmt.Errorf("%w: impossible sizes in the header", ErrCorrupt)
 	}
 	if m.size != l.size() {

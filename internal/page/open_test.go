@@ -306,9 +306,40 @@ func TestHugeClaimsAreCheap(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	refusedCheaply(t, path, OpenLayer)
+	// Files of that length are there at once, without anything in them.
+	const most = 16
+	sparse := filepath.Join(t.TempDir(), "sparse")
+	if err := os.WriteFile(sparse, b[:headerSize], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for l, open := range map[layout]func(*os.File, Number) (*Layer, error){
+		{MaxLimit, 0, MaxLimit}: OpenLayerFile,
+		{MaxLimit, MaxLimit, 0}: OpenRawFile,
+	} {
+		size := l.size()
+		if l.stored > 0 {
+			size = l.stored * Size // without a header
+		}
+		if err := errors.Join(os.WriteFile(sparse, l.header(), 0o600), os.Truncate(sparse, size)); err != nil {
+			t.Fatal(err)
+		}
+		refusedCheaply(t, sparse, func(path string) (*Layer, error) {
+			f, err := os.Open(path)
+			if err != nil {
+				return nil, err
+			}
+			return open(f, most)
+		})
+	}
+}
+
+// refusedCheaply checks that a file is refused before anything is allocated for it.
+func refusedCheaply(t *testing.T, path string, open func(string) (*Layer, error)) {
+	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := OpenLayer(path)
+	_, err := open(path)
 	runtime.ReadMemStats(&after)
 	if !errors.Is(err, ErrCorrupt) {
 		t.Errorf("error %v", err)

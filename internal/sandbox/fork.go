@@ -229,6 +229,8 @@ const (
 	reasonSuspend = "its workspace was suspended"
 	reasonPaused  = "it was paused"
 	reasonSpace   = "its workspace was removed"
+
+	reasonOutlived = "another machine has taken its place" // of a sandbox that was found
 )
 
 // drop ends a sandbox and forgets it.

@@ -3,7 +3,10 @@ package sandbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +55,26 @@ type boxNote struct {
 	Expires    time.Time       `json:"expires,omitzero"`
 	LifetimeMS int64           `json:"lifetime_ms,omitempty"`
 	Front      json.RawMessage `json:"front,omitempty"`
+}
+
+// check refuses what no forkd of this version writes.
+func (n boxNote) check() error {
+	for _, tag := range []string{n.Tag, n.Base, n.First, n.Workspace} {
+		if tag != "" && !snapshot.ValidTag(tag) {
+			return fmt.Errorf("bad name %q", tag)
+		}
+	}
+	switch {
+	case !idPattern.MatchString(n.ID):
+		return fmt.Errorf("bad id %q", n.ID)
+	case n.Tag == "":
+		return errors.New("it is of no snapshot")
+	case !n.Names.valid():
+		return fmt.Errorf("bad names %q", n.Names)
+	case n.LifetimeMS < 0 || n.LifetimeMS > MaxLifetime.Milliseconds():
+		return fmt.Errorf("bad lifetime of %d ms", n.LifetimeMS)
+	}
+	return checkFront(n.Front)
 }
 
 // noteNow returns the note of a sandbox. The caller holds b.mu, or nobody else knows
@@ -163,39 +186,74 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 	})
 }
 
-// recoverSource returns what sandboxes were forked from.
+// recoverSource returns what sandboxes were forked from: what the store has of it, or
+// what the cell keeps if that has been removed. The latter they alone see.
 func (m *Manager) recoverSource(ctx context.Context, f cell.Found, s cell.FoundSource) (*snapshot.Snapshot, error) {
 	var n sourceNote
 	if err := json.Unmarshal(s.Note, &n); err != nil || n.Manifest == nil {
 		return nil, fmt.Errorf("its note is not understood: %w", err)
 	}
-	snap, err := f.Cell.Snapshot(ctx, s, n.Manifest)
-	if err != nil {
-		return nil, err
+	if err := n.Manifest.Check(); err != nil {
+		return nil, fmt.Errorf("its note makes no sense: %w", err)
 	}
 	// The next fork finds it where its siblings are.
-	if have := m.store.Inspect(n.Manifest.Tag); snap.Cut == nil && have.Manifest != nil && have.Manifest.CreatedAt.Equal(n.Manifest.CreatedAt) {
-		m.mu.Lock()
-		if m.warm[n.Manifest.Tag] == nil {
-			m.warm[n.Manifest.Tag] = snap.Retain()
+	if snap := m.stored(n.Manifest); snap != nil {
+		if err := f.Cell.Adopt(s, snap); err != nil {
+			snap.Release()
+			return nil, err
 		}
-		m.mu.Unlock()
+		return snap, nil
 	}
-	return snap, nil
+	return f.Cell.Snapshot(ctx, s, n.Manifest)
+}
+
+// stored returns a reference to the snapshot that a manifest is of, or nil if the store
+// does not have that one.
+func (m *Manager) stored(man *snapshot.Manifest) *snapshot.Snapshot {
+	if !m.store.Exists(man.Tag) {
+		return nil
+	}
+	snap, err := m.source(man.Tag)
+	if err != nil {
+		m.opts.Log.Warn("opening what sandboxes of an earlier daemon were forked from", "snapshot", man.Tag, "error", err)
+		return nil
+	}
+	if !reflect.DeepEqual(snap.Manifest, man) { // another one has the tag now
+		snap.Release()
+		return nil
+	}
+	return snap
 }
 
 // settle registers a sandbox that was found. A daemon that died when it had just put a
-// machine in the place of another has left both; the later one counts.
+// machine in the place of another has left both; the later one counts. One that died when
+// it made a workspace, or removed one, has left a sandbox of none, which nobody could end.
 func (m *Manager) settle(b *box) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
-	if other := m.lookup(b.id); other != nil {
-		if other.restored.After(b.restored) {
-			return fmt.Errorf("another machine has taken its place")
-		}
-		m.drop(other, reasonRolled)
+	if _, ok := m.spaces.get(b.workspace); b.workspace != "" && !ok {
+		return fmt.Errorf("there is no workspace %q any more", b.workspace)
+	}
+	rivals := m.rivals(b)
+	if slices.ContainsFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }) {
+		return errors.New(reasonOutlived)
+	}
+	for _, other := range rivals {
+		m.drop(other, reasonOutlived)
 	}
 	return m.register(b)
+}
+
+// rivals returns the sandboxes that are what another is, too.
+func (m *Manager) rivals(b *box) (list []*box) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range m.boxes {
+		if other.id == b.id || b.workspace != "" && other.workspace == b.workspace {
+			list = append(list, other)
+		}
+	}
+	return list
 }
 
 // releaseTime bounds how long a guest may take to go on.
@@ -212,8 +270,11 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 	if err := json.Unmarshal(v.Common, &t); err != nil {
 		return err
 	}
-	if snap == nil || n.ID == "" || !n.Names.valid() {
-		return fmt.Errorf("its note does not tell what it is of")
+	if snap == nil {
+		return errors.New("what it was forked from is lost")
+	}
+	if err := errors.Join(n.check(), t.terms().check()); err != nil {
+		return fmt.Errorf("its note makes no sense: %w", err)
 	}
 	if n.Fleeting {
 		v.Close()

@@ -32,7 +32,7 @@ type Import struct {
 // snapshot of that tag may exist; it stays until Commit replaces it. Otherwise
 // the error wraps fs.ErrExist if the tag is taken. ctx bounds the whole import.
 func (s *Store) BeginImport(ctx context.Context, m Manifest, replace bool) (*Import, error) {
-	if err := m.check(); err != nil {
+	if err := m.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotBootable, err)
 	}
 	i := &Import{m: &m, w: writer{store: s, ctx: ctx}, replace: replace, have: make(map[string]bool)}

@@ -140,13 +140,14 @@ func ParseManifest(b []byte) (*Manifest, error) {
 	if err := json.Unmarshal(b, m); err != nil {
 		return nil, err
 	}
-	if err := m.check(); err != nil {
+	if err := m.Check(); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-func (m *Manifest) check() error {
+// Check refuses a manifest that does not make sense by itself.
+func (m *Manifest) Check() error {
 	if m.Format < 1 || m.Format > FormatVersion {
 		return fmt.Errorf("format version %d, this forkd reads versions 1 to %d", m.Format, FormatVersion)
 	}

@@ -58,13 +58,14 @@ const (
 )
 
 // Begin takes a tag for a snapshot and keeps its contents in memory: from now on
-// Exists, List and Open know it. It does no I/O but for looking up names, and
-// with Contents.Base it costs microseconds. Whoever begins commits or aborts.
+// Exists, List and Open know it. With Contents.Base it does no I/O but for looking
+// up names, and costs microseconds; otherwise it hashes the root image. Whoever
+// begins commits or aborts.
 //
 // m needs no file references; they are filled in. Begin takes its own references
 // to the contents. The error wraps fs.ErrExist if the tag is taken.
 func (s *Store) Begin(m Manifest, c Contents) (*Pending, error) {
-	if !ValidTag(m.Tag) {
+	if !ValidTag(m.Tag) { // before anything is read
 		return nil, fmt.Errorf("bad tag %q", m.Tag)
 	}
 	m.Format = FormatVersion
@@ -77,20 +78,15 @@ func (s *Store) Begin(m Manifest, c Contents) (*Pending, error) {
 	m.Memory.Layers, m.Scratch.Layers = nil, nil
 	snap := &Snapshot{Manifest: &m, State: c.State}
 	snap.refs.Store(1)
-	if c.Base != nil {
-		m.Root, snap.Root = c.Base.Manifest.Root, c.Base.Root.Retain()
-	} else {
-		root, err := OpenRoot(c.Root)
-		if err != nil {
-			return nil, fmt.Errorf("adding root image to %q: %w", m.Tag, err)
-		}
-		snap.Root = root
-	}
 	if c.Cut != nil {
 		c.Cut.Retain()
 		snap.Cut = c.Cut
 	} else {
 		snap.Memory, snap.Scratch = c.Memory.Retain(), c.Scratch.Retain()
+	}
+	if err := snap.begin(c); err != nil {
+		snap.Release()
+		return nil, fmt.Errorf("beginning snapshot %q: %w", m.Tag, err)
 	}
 	p := &Pending{store: s, snap: snap, flatten: c.Flatten, done: make(chan struct{})}
 	s.mu.Lock()
@@ -101,6 +97,22 @@ func (s *Store) Begin(m Manifest, c Contents) (*Pending, error) {
 	}
 	s.pending[m.Tag] = p
 	return p, nil
+}
+
+// begin adds the root image, and refuses what could not be read again.
+func (s *Snapshot) begin(c Contents) (err error) {
+	if c.Base != nil {
+		s.Manifest.Root, s.Root = c.Base.Manifest.Root, c.Base.Root.Retain()
+	} else {
+		s.Manifest.Root, s.Root, err = newRoot(c.Root)
+	}
+	if err != nil {
+		return err
+	}
+	if n := len(s.Root.Layers()); n != 1 {
+		return fmt.Errorf("%w: a root image of %d layers", ErrNotBootable, n)
+	}
+	return s.Manifest.Check()
 }
 
 // take checks that a tag is free. The caller holds s.mu and makes use of it.
@@ -298,6 +310,9 @@ func (w *writer) begin(tag string) (err error) {
 // which is called when nothing else can be in the way, returns an error.
 func (w *writer) publish(m *Manifest, replace bool, last func() error) error {
 	s := w.store
+	if err := m.Check(); err != nil {
+		return fmt.Errorf("snapshot %q could not be read again: %w", m.Tag, err)
+	}
 	b, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encoding manifest: %w", err)

@@ -195,23 +195,31 @@ func (w *writer) adopt(f *file, digest string) (ref LayerRef, err error) {
 	return LayerRef{digest, st.Size()}, f.Close()
 }
 
-// root links or copies the root image. known is what its reference is, if that
-// is known.
+// root links or copies the root image, whose reference is known.
 func (w *writer) root(stack *page.Stack, known FileRef) (FileRef, error) {
 	d, path := w.store.disk, filepath.Join(w.dir, rootFile)
 	image := stack.Layers()[0]
 	if d.link(image, path) != nil {
 		// It lies elsewhere, or has been removed.
 		ref, err := w.copyRoot(image, path)
-		if err == nil && known != (FileRef{}) && ref != known {
+		if err == nil && ref != known {
 			err = fmt.Errorf("%w: the root image has changed while it was in use", ErrNotBootable)
 		}
 		return ref, err
 	}
-	if err := d.syncFile(path); err != nil || known != (FileRef{}) {
-		return known, err
+	return known, d.syncFile(path)
+}
+
+// newRoot opens a root image and finds out its reference.
+func newRoot(path string) (ref FileRef, root *page.Stack, err error) {
+	if root, err = OpenRoot(path); err != nil {
+		return ref, nil, err
 	}
-	return hashFile(path)
+	err = page.Guard(func() error {
+		ref, err = writeRoot(io.Discard, root.Layers()[0])
+		return err
+	})
+	return ref, root, err
 }
 
 // copyRoot writes a root image that is only known by its mapping.
@@ -221,6 +229,17 @@ func (w *writer) copyRoot(image *page.Layer, path string) (ref FileRef, err erro
 		return ref, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	if ref, err = writeRoot(f, image); err != nil {
+		return ref, fmt.Errorf("copying root image: %w", err)
+	}
+	if err := f.Sync(); err != nil {
+		return ref, fmt.Errorf("syncing root image: %w", err)
+	}
+	return ref, w.store.disk.rename(f.Name(), path)
+}
+
+// writeRoot writes a root image and tells what it has written.
+func writeRoot(to io.Writer, image *page.Layer) (ref FileRef, err error) {
 	h := sha256.New()
 	buf := make([]byte, 0, 256*page.Size)
 	for n, p := range image.All {
@@ -229,30 +248,15 @@ func (w *writer) copyRoot(image *page.Layer, path string) (ref FileRef, err erro
 			continue
 		}
 		h.Write(buf)
-		if _, err := f.Write(buf); err != nil {
-			return ref, fmt.Errorf("copying root image: %w", err)
+		if _, err := to.Write(buf); err != nil {
+			return ref, err
 		}
 		buf = buf[:0]
 	}
-	if err := f.Sync(); err != nil {
-		return ref, fmt.Errorf("syncing root image: %w", err)
-	}
-	ref = FileRef{int64(image.Len()) * page.Size, hex.EncodeToString(h.Sum(nil))}
-	return ref, w.store.disk.rename(f.Name(), path)
+	return FileRef{int64(image.Len()) * page.Size, hex.EncodeToString(h.Sum(nil))}, nil
 }
 
 func hashBytes(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
-}
-
-func hashFile(path string) (FileRef, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return FileRef{}, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, f)
-	return FileRef{n, hex.EncodeToString(h.Sum(nil))}, err
 }

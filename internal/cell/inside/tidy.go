@@ -191,7 +191,7 @@ func (s *Server) files(m *wire.Message, d wire.Files) (*result, error) {
 					return err
 				}
 				next++
-				if file, err = page.OpenLayerFile(f); err != nil {
+				if file, err = page.OpenLayerFile(f, page.MaxLimit); err != nil {
 					return fmt.Errorf("opening the file of a layer: %w", err)
 				}
 				file.Detach() // a machine that is branched often has many

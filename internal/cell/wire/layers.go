@@ -35,17 +35,20 @@ func ParseNumbers(b []byte, stored int) (full, holes []page.Number, err error) {
 }
 
 // OpenLayer opens a layer as it is described; blob has the page numbers. It takes over
-// the file.
+// the file. What it allocates is in proportion to the limit that is described, at most.
 func OpenLayer(f *os.File, d Layer, blob []byte) (*page.Layer, error) {
 	var l *page.Layer
 	var err error
 	switch d.Kind {
 	case page.Stored:
-		l, err = page.OpenLayerFile(f)
+		l, err = page.OpenLayerFile(f, d.Limit)
 	case page.Raw:
-		l, err = page.OpenRawFile(f)
+		l, err = page.OpenRawFile(f, d.Limit)
 	case page.Pages:
 		full, holes, parseErr := ParseNumbers(blob, d.Stored)
+		if parseErr == nil && int64(len(full))+int64(len(holes)) > int64(d.Limit) {
+			parseErr = fmt.Errorf("%w: the numbers of %d pages of %d", ErrMalformed, len(full)+len(holes), d.Limit)
+		}
 		if parseErr != nil {
 			f.Close()
 			return nil, parseErr

@@ -99,6 +99,11 @@ type Layer struct {
 // machines have sealed, and to the files that have replaced such.
 const SealedBit = 1 << 63
 
+// MaxLayers is how many layers a stack may have that a cell tells of: the daemon opens a
+// file for each that it has to write. A machine has more when more children of it live that
+// were each forked at another moment.
+const MaxLayers = 4096
+
 // Stack is an address space: layers by number, bottom first. The cell may replace the
 // layers that it has numbered by others of the same contents, as long as nobody is told.
 type Stack struct {

@@ -187,6 +187,60 @@ func TestPageNumbers(t *testing.T) {
 	}
 }
 
+// TestOpenLayerRefuses: a layer that is described as larger than it may be is not opened,
+// nor one that is not as it is described.
+func TestOpenLayerRefuses(t *testing.T) {
+	numbers := make([]byte, 4*5)
+	for name, d := range map[string]wire.Layer{
+		"more numbers than pages": {Kind: page.Pages, Limit: 4},
+		"more pages than numbers": {Kind: page.Pages, Limit: 8, Stored: 6},
+		"a sealed one":            {Kind: page.Sealed, Limit: 8},
+		"no layer file":           {Kind: page.Stored, Limit: 8},
+		"a larger disk":           {Kind: page.Raw, Limit: 1},
+		"a smaller disk":          {Kind: page.Raw, Limit: 8},
+	} {
+		f, err := os.CreateTemp(t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Truncate(2 * page.Size); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := wire.OpenLayer(f, d, numbers); !errors.Is(err, wire.ErrMalformed) && !errors.Is(err, page.ErrCorrupt) {
+			t.Errorf("%s: %v, %v", name, l, err)
+		}
+		if err := f.Close(); err == nil {
+			t.Errorf("%s: the file stays open", name)
+		}
+	}
+}
+
+// FuzzOpenLayer looks for descriptions that panic, or that are taken and not true.
+func FuzzOpenLayer(f *testing.F) {
+	f.Add(int(page.Pages), uint32(8), 2, []byte{1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0})
+	f.Add(int(page.Raw), uint32(2), 0, []byte(nil))
+	f.Add(int(page.Pages), uint32(1<<31), 1<<30, make([]byte, 4))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, kind int, limit uint32, stored int, blob []byte) {
+		file, err := os.CreateTemp(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(file.Name())
+		if err := file.Truncate(2 * page.Size); err != nil {
+			t.Fatal(err)
+		}
+		l, err := wire.OpenLayer(file, wire.Layer{Kind: page.Kind(kind), Limit: limit, Stored: stored}, blob)
+		if err != nil {
+			return
+		}
+		defer l.Release()
+		if full, holes := l.Numbers(); l.Limit() != limit || len(full) != 2 || len(full)+len(holes) > int(limit) {
+			t.Errorf("a layer of %d pages has %d and %d of them", l.Limit(), len(full), len(holes))
+		}
+	})
+}
+
 func TestChildren(t *testing.T) {
 	var b []byte
 	want := []wire.Child{{ID: 7, Generation: [16]byte{1, 2}, Note: []byte("one")}, {ID: 1 << 63}, {ID: 9, Note: []byte("{}")}}

@@ -1,0 +1,224 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// takeOver has a manager leave its sandboxes as one that dies does, and another one find
+// them. It returns what that has to say, too.
+func takeOver(t *testing.T, m *Manager) (*Manager, *bytes.Buffer) {
+	t.Helper()
+	for _, b := range m.all() { // so that cells have heard all notes
+		b.machine.Refresh()
+	}
+	if err := m.Abandon(); err != nil {
+		t.Fatal(err)
+	}
+	opts, said := m.opts, new(bytes.Buffer)
+	opts.Log = slog.New(slog.NewTextHandler(said, nil))
+	m, err := Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m, said
+}
+
+// all returns the sandboxes.
+func (m *Manager) all() (list []*box) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.boxes {
+		list = append(list, b)
+	}
+	return list
+}
+
+// TestRecoverSources: what is forked from a snapshot after a restart stands on the store's
+// files, whatever cells have of it, and lives where its siblings do.
+func TestRecoverSources(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	bare(t, m, "y", "x")
+	x, y := forkBare(t, m, "x"), forkBare(t, m, "y")
+	m, said := takeOver(t, m)
+	for _, old := range []*box{x, y} {
+		b := m.lookup(old.id)
+		if b == nil {
+			t.Fatalf("sandbox of %s is lost: %s", old.tag, said)
+		}
+		stored, err := m.store.Open(b.tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stored.Release()
+		if m.warm[b.tag] != stored || b.snap != stored {
+			t.Errorf("%s is not what the store has of it", b.tag)
+		}
+		if next := forkBare(t, m, b.tag); next.machine.Cell() != b.machine.Cell() {
+			t.Errorf("the next child of %s is not with its siblings", b.tag)
+		}
+	}
+}
+
+// TestRecoverReplacedSource: a snapshot that has taken the tag of another is not what the
+// sandboxes of that stand on.
+func TestRecoverReplacedSource(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	b := forkBare(t, m, "x")
+	if err := m.store.Remove("x"); err != nil {
+		t.Fatal(err)
+	}
+	bare(t, m, "x", "")
+	m, said := takeOver(t, m)
+	again := m.lookup(b.id)
+	if again == nil {
+		t.Fatalf("it is lost: %s", said)
+	}
+	stored, err := m.store.Open("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stored.Release()
+	if again.snap == stored || m.warm["x"] == again.snap || !again.manifest.CreatedAt.Equal(b.manifest.CreatedAt) {
+		t.Error("it stands on another snapshot")
+	}
+	if forkBare(t, m, "x").manifest.CreatedAt.Equal(b.manifest.CreatedAt) {
+		t.Error("the next child is of what was removed")
+	}
+}
+
+// TestRecoverNotes: a sandbox whose note makes no sense is ended, and the log says so.
+func TestRecoverNotes(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	kept := forkBare(t, m, "x")
+	wrong := map[string]func(*boxNote){
+		"bad id":               func(n *boxNote) { n.ID = "../" + n.ID },
+		"bad name":             func(n *boxNote) { n.Workspace = "a/b" },
+		"bad names":            func(n *boxNote) { n.Names.BootID = "" },
+		"no snapshot":          func(n *boxNote) { n.Tag = "" },
+		"bad lifetime":         func(n *boxNote) { n.LifetimeMS = -1 },
+		"a front end may keep": func(n *boxNote) { n.Front, _ = json.Marshal(strings.Repeat("x", MaxFront)) },
+	}
+	for _, change := range wrong {
+		b := forkBare(t, m, "x")
+		n := b.noteNow()
+		change(&n)
+		text, err := json.Marshal(n)
+		if err == nil {
+			err = b.machine.SetNote(text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, said := takeOver(t, m)
+	if all := m.all(); len(all) != 1 || all[0].id != kept.id {
+		t.Errorf("%d sandboxes are left", len(all))
+	}
+	for what := range wrong {
+		if !strings.Contains(said.String(), what) {
+			t.Errorf("the log does not tell of %q:\n%s", what, said)
+		}
+	}
+}
+
+func FuzzBoxNote(f *testing.F) {
+	n := boxNote{ID: "sb0123456789ab", Tag: "x", Names: goldenPaused.Names, Created: time.Unix(1, 0), Restored: time.Unix(2, 0)}
+	text, err := json.Marshal(n)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"id":"..","tag":"a/b","lifetime_ms":9223372036854775807}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var n boxNote
+		if json.Unmarshal(b, &n) != nil || n.check() != nil {
+			return
+		}
+		c := n.birth(terms{})
+		for _, name := range []string{c.id, c.tag, c.base, c.first, c.workspace} {
+			if name != "" && !snapshot.ValidTag(name) {
+				t.Errorf("accepted %q", name)
+			}
+		}
+		if c.lifetime < 0 || c.lifetime > MaxLifetime {
+			t.Errorf("accepted a lifetime of %s", c.lifetime)
+		}
+	})
+}
+
+// occupy has a sandbox be what a workspace runs in, as its cell knows it.
+func occupy(t *testing.T, m *Manager, name string) *box {
+	t.Helper()
+	src, err := m.source("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Release()
+	c := birthOf(ForkSpec{Tag: "x"})
+	c.workspace = name
+	b, err := m.spawn(t.Context(), src, c)
+	if err == nil {
+		err = m.register(b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestRecoverWorkspaces: however a daemon dies, each sandbox of a workspace that is found
+// is the one that the workspace runs in.
+func TestRecoverWorkspaces(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	occupy(t, m, "made")    // its record was not written yet
+	occupy(t, m, "removed") // its record is gone
+	var want []string
+	for _, name := range []string{"desk", "lab"} {
+		w := spaceRecord{Version: spaceVersion, Name: name, BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
+		if err := m.spaces.put(w); err != nil {
+			t.Fatal(err)
+		}
+		var last *box
+		for range 5 {
+			last = occupy(t, m, name)
+		}
+		want = append(want, last.id)
+	}
+	m, said := takeOver(t, m)
+	var got []string
+	for _, b := range m.all() {
+		got = append(got, b.id)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%q are left, not %q: %s", got, want, said)
+	}
+	for _, name := range []string{"made", "removed"} {
+		if !strings.Contains(said.String(), name) {
+			t.Errorf("the log does not tell of %q", name)
+		}
+		wantCode(t, "removing it", m.RemoveWorkspace(t.Context(), name), NotFound, name)
+	}
+	for _, name := range []string{"desk", "lab"} {
+		if err := m.RemoveWorkspace(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := m.all(); len(left) != 0 {
+		t.Errorf("%d sandboxes stay", len(left))
+	}
+}
