@@ -14,8 +14,8 @@ import (
 )
 
 // holdTime bounds how long a guest may take to make its processes stand still,
-// and then to let them go. It takes about a millisecond; a guest that takes
-// longer than this does not answer. Tests make it shorter.
+// and then again to let them go. Either takes about a millisecond; a guest that
+// takes longer than this does not answer. Tests make it shorter.
 var holdTime = 10 * time.Second
 
 // Branch makes a snapshot of a sandbox. If it runs, its processes stand still for
@@ -186,7 +186,7 @@ func (m *Manager) cut(ctx context.Context, b *box) (*cut, error) {
 	}
 	c.frozen, err = b.machine.Branch(context.WithoutCancel(ctx))
 	var releaseErr error
-	c.pause, releaseErr = held.Release()
+	c.pause, releaseErr = held.release()
 	if err = errors.Join(err, releaseErr); err != nil {
 		c.release()
 		return nil, b.branchError(err)
@@ -194,29 +194,44 @@ func (m *Manager) cut(ctx context.Context, b *box) (*cut, error) {
 	return c, nil
 }
 
+// held is a sandbox whose processes stand still.
+type held struct {
+	guest *agent.Held
+	timer *time.Timer // breaks the connection to the guest
+}
+
+// release lets the processes go on, and tells how long they stood still as the guest
+// saw it. A guest that does not answer in time is told once more behind the caller's
+// back.
+func (h *held) release() (time.Duration, error) {
+	h.timer.Reset(holdTime)
+	defer h.timer.Stop()
+	return h.guest.Release()
+}
+
 // hold makes the sandbox's processes stand still. Whatever can be done before is.
-func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*agent.Held, error) {
+func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*held, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
 	if c.origin = b.origin(); c.origin == nil {
 		return nil, b.dead()
 	}
-	var held *agent.Held
+	var h held
 	unpin, err := b.machine.Pin()
 	c.unpin = unpin
 	if err == nil {
 		// A client that leaves now must not make the pause longer.
 		ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		timer := time.AfterFunc(holdTime, func() { cancel(context.DeadlineExceeded) })
-		held, err = b.agent.Branch(ctx)
-		timer.Stop()
+		h.timer = time.AfterFunc(holdTime, func() { cancel(context.DeadlineExceeded) })
+		h.guest, err = b.agent.Branch(ctx)
+		h.timer.Stop()
 	}
 	if err != nil {
 		c.release()
 		return nil, b.branchError(err)
 	}
-	return held, nil
+	return &h, nil
 }
 
 // release gives up the references of a cut.
@@ -260,7 +275,7 @@ func (c *cut) contents(flatten bool) snapshot.Contents {
 // branchError explains why a sandbox could not be branched. It goes on.
 func (b *box) branchError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fail(Timeout, "try again when it is less busy", "sandbox %s did not come to a standstill within %s; it goes on", b.id, holdTime)
+		return fail(Timeout, "try again when it is less busy", "sandbox %s needed more than %s to stand still, or to go on again; it goes on", b.id, holdTime)
 	}
 	if errors.Is(err, machine.ErrEnded) {
 		b.awaitEnd()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
 // A guest that does not answer is not branched, and goes on as soon as it can be
@@ -55,4 +57,48 @@ func TestBranchOfASilentGuest(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { m.Kill(id) })
 	_, err = m.Branch(t.Context(), id, BranchSpec{})
 	wantCode(t, "one that was killed meanwhile", err, SandboxDead, reasonKilled)
+}
+
+// A guest that stands still and never says that it goes on holds nobody up but itself: its turn,
+// the place among the branches that are being written and what it was promised are free again.
+func TestBranchOfAGuestThatDoesNotGoOn(t *testing.T) {
+	before := holdTime
+	holdTime = 10 * time.Millisecond
+	t.Cleanup(func() { holdTime = before })
+	m := openBare(t, t.TempDir())
+	bare(t, m, "base", "")
+	hostile, other := forkBare(t, m, "base"), forkBare(t, m, "base")
+	actor{wire.OpResume: agree, wire.OpBranch: func(in *wire.Reader, out *wire.Writer) {
+		out.Frame(wire.TypeOK, nil)
+		for err := error(nil); err == nil; { // it listens, and does not answer
+			_, _, err = in.Next()
+		}
+	}}.play(t, hostile)
+	actor{wire.OpBranch: standStill}.play(t, other)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 2 {
+		failed := make(chan error, maxWriting)
+		for range maxWriting {
+			go func() { failed <- second(m.Branch(context.Background(), hostile.id, BranchSpec{})) }()
+		}
+		for range maxWriting {
+			select {
+			case err := <-failed:
+				wantCode(t, "a guest that does not go on", err, Timeout, "goes on")
+			case <-ctx.Done():
+				t.Fatal("it is waited for")
+			}
+		}
+	}
+	if _, err := m.Branch(ctx, other.id, BranchSpec{Tag: "other", Wait: true}); err != nil {
+		t.Error("branching another one:", err)
+	}
+	m.admission.mu.Lock()
+	defer m.admission.mu.Unlock()
+	for _, p := range m.admission.promises {
+		if p.kept.IsZero() {
+			t.Errorf("%s is still promised something", p.what)
+		}
+	}
 }
