@@ -29,10 +29,9 @@ type debts struct {
 	prices map[string]int64 // of a child, by tag, if there are any
 }
 
-// debts looks at all sandboxes. A child that was used tells what its siblings will
+// debts looks at all sandboxes, by their last figures. A child that was used tells what its siblings will
 // need; one that was not has not taken anything yet.
 func (m *Manager) debts() debts {
-	m.refreshAll()
 	m.mu.Lock()
 	boxes := maps.Clone(m.boxes)
 	m.mu.Unlock()

@@ -86,6 +86,7 @@ type Manager struct {
 	images   sync.RWMutex // held for reading while an image is in use
 
 	admission admission
+	figures   figures
 	spent     averages // what children had when they ended
 
 	mu       sync.Mutex
