@@ -62,30 +62,12 @@ func checkBranch(spec BranchSpec) (BranchSpec, error) {
 
 // branch cuts a branch and has it written in the background.
 func (m *Manager) branch(ctx context.Context, id string, spec BranchSpec) (*writing, error) {
-	slot, err := m.writers.slot()
-	if err != nil {
-		return nil, err
-	}
-	done, err := m.admit(m.branchNeed(id, spec))
-	if err != nil {
-		slot()
-		return nil, err
-	}
-	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
-	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
-	free := func() {
-		slot()
-		done()
-	}
-	if err != nil {
-		free()
-		return nil, err
-	}
-	return m.write(p, spec, free), nil
+	running := func() (*writing, error) { return m.branchRunning(ctx, id, spec) }
+	return asItIs(m, id, running, func(r pausedRecord) (*writing, error) { return m.branchPaused(r, spec) })
 }
 
-// begin cuts a branch of a running sandbox and gives it its tag.
-func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snapshot.Pending, error) {
+// branchRunning cuts a branch of a running sandbox and gives it its tag.
+func (m *Manager) branchRunning(ctx context.Context, id string, spec BranchSpec) (_ *writing, err error) {
 	free, err := m.claimTag(spec.Tag)
 	if err != nil {
 		return nil, err
@@ -99,6 +81,16 @@ func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snaps
 		return nil, err
 	}
 	defer done()
+	// Not before it has the turn: a guest that takes its time takes no room from others.
+	leave, err := m.room(m.needOf(b, spec))
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
 	c, err := m.cut(ctx, b)
 	if err != nil {
 		return nil, err
@@ -109,7 +101,28 @@ func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snaps
 	if !m.owns(b) {
 		return nil, b.dead()
 	}
-	return m.pend(id, c.manifest(m, spec), c.contents(spec.Mode == BranchFull))
+	p, err := m.pend(id, c.manifest(m, spec), c.contents(spec.Mode == BranchFull))
+	if err != nil {
+		return nil, err
+	}
+	return m.write(p, spec, leave), nil
+}
+
+// room takes what a branch needs of the daemon and of the host until it is written.
+func (m *Manager) room(n need) (leave func(), err error) {
+	slot, err := m.writers.slot()
+	if err != nil {
+		return nil, err
+	}
+	done, err := m.admit(n)
+	if err != nil {
+		slot()
+		return nil, err
+	}
+	return func() {
+		slot()
+		done()
+	}, nil
 }
 
 // claimTag takes a tag for something that is being made, unless it is taken.
