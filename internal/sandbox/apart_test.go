@@ -2,9 +2,13 @@ package sandbox
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -120,4 +124,65 @@ func TestAdmissionBesideASilentCell(t *testing.T) {
 			t.Error("the next one waits for the same answer")
 		}
 	}
+}
+
+// What is asked of a silent cell holds up those who want something of it, and nobody else.
+func TestNotesForASilentCell(t *testing.T) {
+	m := openApart(t)
+	bare(t, m, "base", "")
+	b, other := forkBare(t, m, "base"), forkBare(t, m, "base")
+	silence(t, b)
+	// As many notes as its connection takes, and more.
+	front, err := json.Marshal(strings.Repeat("x", MaxFront-2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var noting sync.WaitGroup
+	for range 16 {
+		noting.Go(func() {
+			m.SetFront(context.Background(), b.id, func(json.RawMessage) (json.RawMessage, error) { return front, nil })
+		})
+	}
+	time.Sleep(100 * time.Millisecond) // until one of them waits
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := m.ExtendLifetime(context.Background(), other.id, time.Hour); err != nil {
+			t.Error(err)
+		}
+		m.dependents("base")
+		m.occupant("nobody")
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("others wait for it")
+	}
+	syscall.Kill(b.machine.Cell().PID, syscall.SIGCONT)
+	noting.Wait()
+	<-done
+}
+
+// Cells end together when the daemon does, silent ones too: none is left behind, and each is
+// waited for once, not once for each of its machines.
+func TestCloseWithSilentCells(t *testing.T) {
+	m := openApart(t)
+	bare(t, m, "base", "")
+	var pids []int
+	for range 4 {
+		b := forkBare(t, m, "base")
+		silence(t, b)
+		pids = append(pids, b.machine.Cell().PID)
+	}
+	boxes := m.Sandboxes()
+	last := m.lookup(boxes[0].ID)
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d is still there: %v", pid, err)
+		}
+	}
+	wantCode(t, "a call that was under way", last.dead(), SandboxDead, reasonClosed)
 }

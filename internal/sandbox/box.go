@@ -22,7 +22,7 @@ const refreshTime = 60 * time.Second
 // instruction runs and guest time stands still until activate, which happens
 // on first contact, or at once for a snapshot that holds user processes.
 //
-// Lock order: box.mu is a leaf.
+// Lock order: box.noting, box.mu; the latter is a leaf.
 type box struct {
 	terms
 	id        string
@@ -47,6 +47,8 @@ type box struct {
 	wakeErr   error         // written before awake is closed
 	closeOnce sync.Once
 	closed    chan struct{}
+
+	noting sync.Mutex // held while its cell is told what it is
 
 	mu      sync.Mutex
 	life                       // guarded by mu
@@ -182,12 +184,17 @@ func (b *box) dead() error {
 
 // giveUp ends the sandbox for a reason of the host's.
 func (b *box) giveUp(reason string) {
+	b.blame(reason)
+	b.close()
+}
+
+// blame notes why the sandbox ends, unless that is known.
+func (b *box) blame(reason string) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.reason == "" {
 		b.reason = reason
 	}
-	b.mu.Unlock()
-	b.close()
 }
 
 func (b *box) state() State {

@@ -229,6 +229,7 @@ const (
 	reasonSuspend = "its workspace was suspended"
 	reasonPaused  = "it was paused"
 	reasonSpace   = "its workspace was removed"
+	reasonClosed  = "forkd was stopped"
 )
 
 // drop ends a sandbox and forgets it.

@@ -125,14 +125,7 @@ func (m *Manager) removeClaimed(tags []string, opts RemoveOptions) error {
 	if err := m.store.Remove(stored...); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return wrap(err, "removing %s", strings.Join(stored, ", "))
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, tag := range stored {
-		if s := m.warm[tag]; s != nil {
-			delete(m.warm, tag)
-			s.Release()
-		}
-	}
+	m.cool(stored...)
 	return nil
 }
 
