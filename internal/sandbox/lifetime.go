@@ -201,7 +201,7 @@ func (m *Manager) expire(b *box) {
 	}
 	if b.onTimeout != PauseOnTimeout {
 		m.drop(b, reason)
-		m.forget(b.id)
+		m.tryForget(b.id)
 		return
 	}
 	if err := m.pause(ctx, b.id); err != nil {

@@ -45,7 +45,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 	r, _ := m.paused.get(id)
 	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.put(recordOf(b, k)) })
 	if err != nil && r.SnapshotTag == "" {
-		m.forget(id)
+		m.tryForget(id)
 	}
 	if err != nil && b.state() != Running {
 		return b.dead()
@@ -54,7 +54,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 		return wrap(err, "pausing sandbox %s", id)
 	}
 	if !m.remove(b) { // it was ended in the meantime
-		m.forget(id)
+		m.tryForget(id)
 		return b.dead()
 	}
 	m.end(b, reasonPaused)
@@ -125,22 +125,36 @@ func pausedError(id string) *Error {
 		"sandbox %s is paused", id)
 }
 
-// forget removes what was saved of a sandbox. What somebody else runs from is
-// removed at a later start.
-func (m *Manager) forget(id string) {
+// forget removes what was saved of a sandbox, which is paused as before if that fails.
+// What somebody else runs from is removed at a later start.
+func (m *Manager) forget(id string) error {
 	r, ok := m.paused.get(id)
 	if !ok {
-		return
+		return nil
 	}
 	// As of now it is gone, whatever a crash leaves behind.
 	tags := r.OwnTags
 	r.SnapshotTag = ""
-	err := m.paused.put(r)
-	if left := m.dropOwn(tags); err == nil && len(left) == 0 {
-		err = m.paused.remove(id)
+	if err := m.paused.put(r); err != nil {
+		// A full disk takes nothing more, and lets a record go. A snapshot that is in use
+		// becomes one as any other.
+		if gone := m.paused.remove(id); gone != nil {
+			return wrap(errors.Join(err, gone), "removing what was saved of sandbox %s", id)
+		}
 	}
-	if err != nil {
-		m.opts.Log.Warn("removing what was saved of a sandbox", "id", id, "error", err)
+	if left := m.dropOwn(tags); len(left) > 0 {
+		return nil
+	}
+	if err := m.paused.remove(id); err != nil { // it names nothing, and goes at a later start
+		m.opts.Log.Warn("removing the record of a sandbox", "id", id, "error", err)
+	}
+	return nil
+}
+
+// tryForget is forget for a sandbox that nobody waits for.
+func (m *Manager) tryForget(id string) {
+	if err := m.forget(id); err != nil {
+		m.opts.Log.Error("a sandbox that has ended stays as it was paused last", "id", id, "error", err)
 	}
 }
 
