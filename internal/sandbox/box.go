@@ -56,7 +56,7 @@ type box struct {
 	snap    *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
 	timer   *time.Timer        // of the lifetimes; guarded by mu
 	usage   usage              // guarded by mu
-	pausing chan struct{}      // closed when the pause under way has ended; nil: none; guarded by mu
+	leaving chan struct{}      // see leave; guarded by mu
 	over    bool               // it is closed; guarded by mu
 	reason  string             // why it ended, if not through the machine; guarded by mu
 }

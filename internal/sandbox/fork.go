@@ -232,15 +232,16 @@ const (
 	reasonClosed  = "forkd was stopped"
 )
 
-// drop ends a sandbox and forgets it.
-func (m *Manager) drop(b *box, reason string) {
+// drop ends a sandbox and forgets it. It reports whether it was known.
+func (m *Manager) drop(b *box, reason string) (known bool) {
 	if b == nil {
-		return
+		return false
 	}
-	if m.remove(b) {
+	if known = m.remove(b); known {
 		m.departed.add(b.id, reason)
 	}
 	m.end(b, reason)
+	return known
 }
 
 // remove forgets a sandbox, and reports whether it was known.

@@ -195,13 +195,15 @@ func (m *Manager) expire(b *box) {
 		return
 	}
 	defer free()
-	reason := m.over(b)
+	reason, end := m.over(b)
 	if reason == "" {
 		return
 	}
+	defer end()
 	if b.onTimeout != PauseOnTimeout {
-		m.drop(b, reason)
-		m.tryForget(b.id)
+		if m.drop(b, reason) {
+			m.tryForget(b.id)
+		}
 		return
 	}
 	if err := m.pause(ctx, b.id); err != nil {

@@ -39,7 +39,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 		return fail(FailedPrecondition, fmt.Sprintf("`forkd workspace suspend %s` does it", b.workspace),
 			"sandbox %s is workspace %q, which is suspended instead", id, b.workspace)
 	}
-	defer b.beginPause()()
+	defer b.leave()()
 	ctx, cancel := b.untilClosed(ctx)
 	defer cancel()
 	r, _ := m.paused.get(id)
@@ -158,15 +158,24 @@ func (m *Manager) tryForget(id string) {
 	}
 }
 
-// beginPause has those who come to use the sandbox wait until end is called.
-func (b *box) beginPause() (end func()) {
-	done := make(chan struct{})
+// leave has those who come to use the sandbox wait until end is called: it is about to
+// be paused, suspended or ended, if that succeeds.
+func (b *box) leave() (end func()) {
 	b.mu.Lock()
-	b.pausing = done
-	b.mu.Unlock()
+	defer b.mu.Unlock()
+	return b.leaveLocked()
+}
+
+// leaveLocked is leave for a caller that holds b.mu.
+func (b *box) leaveLocked() (end func()) {
+	if b.leaving != nil {
+		return func() {} // the caller has called it before
+	}
+	done := make(chan struct{})
+	b.leaving = done
 	return func() {
 		b.mu.Lock()
-		b.pausing = nil
+		b.leaving = nil
 		b.mu.Unlock()
 		close(done)
 	}
@@ -185,8 +194,8 @@ func (b *box) untilClosed(ctx context.Context) (context.Context, context.CancelF
 	return ctx, cancel
 }
 
-// settled returns the sandbox of an id that is not paused, when it is not being
-// paused either.
+// settled returns the sandbox of an id that is not paused, when it is not about to
+// leave either.
 func (m *Manager) settled(ctx context.Context, id string) (*box, error) {
 	for {
 		b, err := m.box(id)
@@ -194,15 +203,15 @@ func (m *Manager) settled(ctx context.Context, id string) (*box, error) {
 			return nil, err
 		}
 		b.mu.Lock()
-		pausing := b.pausing
+		leaving := b.leaving
 		b.mu.Unlock()
-		if pausing == nil {
+		if leaving == nil {
 			return b, nil
 		}
 		select {
-		case <-pausing:
+		case <-leaving:
 		case <-ctx.Done():
-			return nil, wrap(context.Cause(ctx), "waiting for the pause of sandbox %s", id)
+			return nil, wrap(context.Cause(ctx), "waiting for the pause or the end of sandbox %s", id)
 		}
 	}
 }
