@@ -123,6 +123,12 @@ func (m *Manager) save(ctx context.Context, b *box, name, parent string, k kept,
 	if err := put(k); err != nil {
 		return k, err
 	}
+	// Nobody removes it before it is named.
+	free, err := m.claimTag(tag)
+	if err != nil {
+		return k, err
+	}
+	defer free()
 	c := &cut{box: b}
 	held, err := m.hold(ctx, b, c)
 	if err != nil {

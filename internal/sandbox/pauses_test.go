@@ -102,6 +102,35 @@ func FuzzPausedRecord(f *testing.F) {
 	})
 }
 
+// What is written for a pause cannot be removed by the way before the record names it, as it cannot
+// be afterwards.
+func TestStateIsKeptBeforeItIsNamed(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	actor{wire.OpBranch: standStill}.play(t, b)
+	refused := func(when, tag, words string) {
+		t.Helper()
+		for _, opts := range []RemoveOptions{{}, {Force: true}, {Cascade: true}} {
+			wantCode(t, when, second(m.RemoveSnapshots([]string{tag}, opts)), InUse, words)
+		}
+	}
+	k, err := m.save(t.Context(), b, "paused-"+b.id, b.base, kept{}, func(k kept) error {
+		if k.SnapshotTag != "" { // it is written
+			refused("before it is named", k.SnapshotTag, "being made")
+			wantCode(t, "with what it was made from", second(m.RemoveSnapshots([]string{"base"}, RemoveOptions{Cascade: true})), InUse, "being made")
+		}
+		return m.paused.put(recordOf(b, k))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("when it is named", k.SnapshotTag, b.id)
+	if !m.store.Exists(k.SnapshotTag) || m.lookup(b.id) != b {
+		t.Error("something was removed")
+	}
+}
+
 // A kill that cannot be made durable says so, and can be repeated; on a disk that takes nothing
 // more it need not be.
 func TestKillOfWhatCannotBeForgotten(t *testing.T) {
