@@ -321,25 +321,38 @@ func (h *Host) Close(quit bool) {
 	spare := h.spare
 	h.spare = nil
 	h.mu.Unlock()
+	var parting sync.WaitGroup
 	for _, c := range h.Cells() {
-		if quit || slices.Contains(spare, c) || c.quitting() {
-			c.Quit()
-		} else {
-			c.leave()
-		}
+		parting.Go(func() { h.part(c, quit || slices.Contains(spare, c) || c.quitting()) })
 	}
-	for _, c := range h.Cells() {
-		select {
-		case <-c.gone:
-		case <-time.After(endTime):
-			h.opts.Log.Warn("a cell does not end", "cell", c.Name)
-			c.conn.Close()
-		}
-	}
+	parting.Wait()
 	if quit {
 		h.opts.Launch.Close()
 	}
 }
+
+// part ends a cell or leaves it, and returns when that is done. One that does not answer
+// is killed.
+func (h *Host) part(c *Cell, quit bool) {
+	timer := time.AfterFunc(endTime, func() {
+		h.opts.Log.Warn("a cell does not end", "cell", c.Name)
+		c.conn.Close()
+	})
+	defer timer.Stop()
+	if quit {
+		c.Quit()
+	} else {
+		c.leave()
+	}
+	select {
+	case <-c.gone:
+	case <-time.After(killTime):
+		h.opts.Log.Warn("a cell cannot be killed", "cell", c.Name)
+	}
+}
+
+// killTime is how long it may take to end a process in any way.
+const killTime = 5 * endTime
 
 func (c *Cell) quitting() bool {
 	c.mu.Lock()

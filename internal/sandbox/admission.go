@@ -101,20 +101,35 @@ type admission struct {
 // admit refuses what the host cannot bear. The caller begins it then, and calls
 // done when it is there to be seen, or has failed.
 func (m *Manager) admit(n need) (done func(), err error) {
+	for look := m.admission.outdated(); ; look = true {
+		if look {
+			m.refreshAll() // which may take its time, so nobody else waits for it
+		}
+		if done, err = m.decide(n, look); err == nil || look {
+			return done, err
+		}
+	}
+}
+
+// outdated reports whether the host has to be looked at again.
+func (a *admission) outdated() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Since(a.last.at) > readingLife
+}
+
+// decide is admit by the last reading or, with look, by another one.
+func (m *Manager) decide(n need, look bool) (done func(), err error) {
 	a := &m.admission
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if m.closing() {
 		return nil, errShutdown()
 	}
-	if time.Since(a.last.at) > readingLife {
+	if look {
 		m.survey()
 	}
 	p := &promise{need: m.priced(n)}
-	if a.refuse(p.need) != nil {
-		m.survey()
-		p.need = m.priced(n)
-	}
 	if err := a.refuse(p.need); err != nil {
 		return nil, err
 	}
@@ -133,7 +148,7 @@ func (m *Manager) closing() bool {
 	return m.closed
 }
 
-// survey looks at the host and at all sandboxes. The caller holds admission.mu.
+// survey looks at the host and at all sandboxes, which have figures. The caller holds admission.mu.
 func (m *Manager) survey() {
 	a := &m.admission
 	r := reading{at: time.Now(), debts: m.debts()}

@@ -22,7 +22,7 @@ const refreshTime = 60 * time.Second
 // instruction runs and guest time stands still until activate, which happens
 // on first contact, or at once for a snapshot that holds user processes.
 //
-// Lock order: box.mu is a leaf.
+// Lock order: box.noting, box.mu; the latter is a leaf.
 type box struct {
 	terms
 	id        string
@@ -48,13 +48,15 @@ type box struct {
 	closeOnce sync.Once
 	closed    chan struct{}
 
+	noting sync.Mutex // held while its cell is told what it is
+
 	mu      sync.Mutex
 	life                       // guarded by mu
 	idling  idling             // guarded by mu
 	snap    *snapshot.Snapshot // that it was restored from; nil when it is closed; guarded by mu
 	timer   *time.Timer        // of the lifetimes; guarded by mu
 	usage   usage              // guarded by mu
-	pausing chan struct{}      // closed when the pause under way has ended; nil: none; guarded by mu
+	leaving chan struct{}      // see leave; guarded by mu
 	over    bool               // it is closed; guarded by mu
 	reason  string             // why it ended, if not through the machine; guarded by mu
 }
@@ -182,12 +184,17 @@ func (b *box) dead() error {
 
 // giveUp ends the sandbox for a reason of the host's.
 func (b *box) giveUp(reason string) {
+	b.blame(reason)
+	b.close()
+}
+
+// blame notes why the sandbox ends, unless that is known.
+func (b *box) blame(reason string) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.reason == "" {
 		b.reason = reason
 	}
-	b.mu.Unlock()
-	b.close()
 }
 
 func (b *box) state() State {

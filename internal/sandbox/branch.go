@@ -14,8 +14,8 @@ import (
 )
 
 // holdTime bounds how long a guest may take to make its processes stand still,
-// and then to let them go. It takes about a millisecond; a guest that takes
-// longer than this does not answer. Tests make it shorter.
+// and then again to let them go. Either takes about a millisecond; a guest that
+// takes longer than this does not answer. Tests make it shorter.
 var holdTime = 10 * time.Second
 
 // Branch makes a snapshot of a sandbox. If it runs, its processes stand still for
@@ -62,30 +62,12 @@ func checkBranch(spec BranchSpec) (BranchSpec, error) {
 
 // branch cuts a branch and has it written in the background.
 func (m *Manager) branch(ctx context.Context, id string, spec BranchSpec) (*writing, error) {
-	slot, err := m.writers.slot()
-	if err != nil {
-		return nil, err
-	}
-	done, err := m.admit(m.branchNeed(id, spec))
-	if err != nil {
-		slot()
-		return nil, err
-	}
-	begin := func() (*snapshot.Pending, error) { return m.begin(ctx, id, spec) }
-	p, err := asItIs(m, id, begin, func(r pausedRecord) (*snapshot.Pending, error) { return m.beginPaused(r, spec) })
-	free := func() {
-		slot()
-		done()
-	}
-	if err != nil {
-		free()
-		return nil, err
-	}
-	return m.write(p, spec, free), nil
+	running := func() (*writing, error) { return m.branchRunning(ctx, id, spec) }
+	return asItIs(m, id, running, func(r pausedRecord) (*writing, error) { return m.branchPaused(r, spec) })
 }
 
-// begin cuts a branch of a running sandbox and gives it its tag.
-func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snapshot.Pending, error) {
+// branchRunning cuts a branch of a running sandbox and gives it its tag.
+func (m *Manager) branchRunning(ctx context.Context, id string, spec BranchSpec) (_ *writing, err error) {
 	free, err := m.claimTag(spec.Tag)
 	if err != nil {
 		return nil, err
@@ -99,6 +81,16 @@ func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snaps
 		return nil, err
 	}
 	defer done()
+	// Not before it has the turn: a guest that takes its time takes no room from others.
+	leave, err := m.room(m.needOf(b, spec))
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
 	c, err := m.cut(ctx, b)
 	if err != nil {
 		return nil, err
@@ -109,7 +101,28 @@ func (m *Manager) begin(ctx context.Context, id string, spec BranchSpec) (*snaps
 	if !m.owns(b) {
 		return nil, b.dead()
 	}
-	return m.pend(id, c.manifest(m, spec), c.contents(spec.Mode == BranchFull))
+	p, err := m.pend(id, c.manifest(m, spec), c.contents(spec.Mode == BranchFull))
+	if err != nil {
+		return nil, err
+	}
+	return m.write(p, spec, leave), nil
+}
+
+// room takes what a branch needs of the daemon and of the host until it is written.
+func (m *Manager) room(n need) (leave func(), err error) {
+	slot, err := m.writers.slot()
+	if err != nil {
+		return nil, err
+	}
+	done, err := m.admit(n)
+	if err != nil {
+		slot()
+		return nil, err
+	}
+	return func() {
+		slot()
+		done()
+	}, nil
 }
 
 // claimTag takes a tag for something that is being made, unless it is taken.
@@ -186,7 +199,7 @@ func (m *Manager) cut(ctx context.Context, b *box) (*cut, error) {
 	}
 	c.frozen, err = b.machine.Branch(context.WithoutCancel(ctx))
 	var releaseErr error
-	c.pause, releaseErr = held.Release()
+	c.pause, releaseErr = held.release()
 	if err = errors.Join(err, releaseErr); err != nil {
 		c.release()
 		return nil, b.branchError(err)
@@ -194,29 +207,44 @@ func (m *Manager) cut(ctx context.Context, b *box) (*cut, error) {
 	return c, nil
 }
 
+// held is a sandbox whose processes stand still.
+type held struct {
+	guest *agent.Held
+	timer *time.Timer // breaks the connection to the guest
+}
+
+// release lets the processes go on, and tells how long they stood still as the guest
+// saw it. A guest that does not answer in time is told once more behind the caller's
+// back.
+func (h *held) release() (time.Duration, error) {
+	h.timer.Reset(holdTime)
+	defer h.timer.Stop()
+	return h.guest.Release()
+}
+
 // hold makes the sandbox's processes stand still. Whatever can be done before is.
-func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*agent.Held, error) {
+func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*held, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
 	if c.origin = b.origin(); c.origin == nil {
 		return nil, b.dead()
 	}
-	var held *agent.Held
+	var h held
 	unpin, err := b.machine.Pin()
 	c.unpin = unpin
 	if err == nil {
 		// A client that leaves now must not make the pause longer.
 		ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		timer := time.AfterFunc(holdTime, func() { cancel(context.DeadlineExceeded) })
-		held, err = b.agent.Branch(ctx)
-		timer.Stop()
+		h.timer = time.AfterFunc(holdTime, func() { cancel(context.DeadlineExceeded) })
+		h.guest, err = b.agent.Branch(ctx)
+		h.timer.Stop()
 	}
 	if err != nil {
 		c.release()
 		return nil, b.branchError(err)
 	}
-	return held, nil
+	return &h, nil
 }
 
 // release gives up the references of a cut.
@@ -260,7 +288,7 @@ func (c *cut) contents(flatten bool) snapshot.Contents {
 // branchError explains why a sandbox could not be branched. It goes on.
 func (b *box) branchError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fail(Timeout, "try again when it is less busy", "sandbox %s did not come to a standstill within %s; it goes on", b.id, holdTime)
+		return fail(Timeout, "try again when it is less busy", "sandbox %s needed more than %s to stand still, or to go on again; it goes on", b.id, holdTime)
 	}
 	if errors.Is(err, machine.ErrEnded) {
 		b.awaitEnd()

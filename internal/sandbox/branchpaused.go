@@ -38,8 +38,8 @@ func (m *Manager) running(ctx context.Context, id string) (*box, error) {
 	return b, nil
 }
 
-// beginPaused gives a paused sandbox another tag, under which it is a snapshot.
-func (m *Manager) beginPaused(r pausedRecord, spec BranchSpec) (*snapshot.Pending, error) {
+// branchPaused gives a paused sandbox another tag, under which it is a snapshot.
+func (m *Manager) branchPaused(r pausedRecord, spec BranchSpec) (*writing, error) {
 	free, err := m.claimTag(spec.Tag)
 	if err != nil {
 		return nil, err
@@ -56,9 +56,18 @@ func (m *Manager) beginPaused(r pausedRecord, spec BranchSpec) (*snapshot.Pendin
 	if spec.Mode == BranchFull {
 		man.ParentTag = ""
 	}
-	return m.pend(r.ID, man, snapshot.Contents{
+	leave, err := m.room(m.branchNeed(r.ID, r.SnapshotTag, spec))
+	if err != nil {
+		return nil, err
+	}
+	p, err := m.pend(r.ID, man, snapshot.Contents{
 		State: src.State, Memory: src.Memory, Scratch: src.Scratch, Cut: src.Cut, Base: src, Flatten: spec.Mode == BranchFull,
 	})
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return m.write(p, spec, leave), nil
 }
 
 // forkPaused makes children of a paused sandbox.

@@ -54,13 +54,7 @@ func (m *Manager) Verify(ctx context.Context, tag string, progress func(Progress
 		return nil
 	}
 	if errors.Is(err, snapshot.ErrNotBootable) {
-		// Nothing more is forked from what is damaged.
-		m.mu.Lock()
-		if s := m.warm[tag]; s != nil {
-			delete(m.warm, tag)
-			s.Release()
-		}
-		m.mu.Unlock()
+		m.cool(tag) // nothing more is forked from what is damaged
 	}
 	return m.openError(tag, err)
 }

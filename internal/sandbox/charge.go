@@ -29,10 +29,9 @@ type debts struct {
 	prices map[string]int64 // of a child, by tag, if there are any
 }
 
-// debts looks at all sandboxes. A child that was used tells what its siblings will
+// debts looks at all sandboxes, by their last figures. A child that was used tells what its siblings will
 // need; one that was not has not taken anything yet.
 func (m *Manager) debts() debts {
-	m.refreshAll()
 	m.mu.Lock()
 	boxes := maps.Clone(m.boxes)
 	m.mu.Unlock()
@@ -145,25 +144,24 @@ func (c *birth) need(what string) need {
 	return need{what: what, boxes: 1, tag: c.tag, limits: c.limits}
 }
 
-// branchNeed is what a branch of a sandbox takes of the host: what the sandbox has
-// for itself is written, and it writes its pages anew.
-func (m *Manager) branchNeed(id string, spec BranchSpec) need {
+// branchNeed is what a branch takes of the host that is made of a snapshot alone.
+func (m *Manager) branchNeed(id, tag string, spec BranchSpec) need {
 	n := need{what: "branching sandbox " + id}
-	stored := func(tag string) int64 {
-		if spec.Mode != BranchFull {
-			return 0
-		}
-		if man := m.store.Inspect(tag).Manifest; man != nil {
-			return man.Memory.Bytes() + man.Scratch.Bytes()
-		}
-		return 0
+	if spec.Mode != BranchFull {
+		return n
 	}
-	if b := m.lookup(id); b != nil && b.state() == Running {
-		n.memory = m.price(b.tag, b.limits, nil)
-		b.machine.Refresh()
-		n.disk = b.machine.PrivateBytes() + stored(b.tag)
-	} else if r, ok := m.saved(id); ok {
-		n.disk = stored(r.SnapshotTag)
+	if man := m.store.Inspect(tag).Manifest; man != nil {
+		n.disk = man.Memory.Bytes() + man.Scratch.Bytes()
 	}
+	return n
+}
+
+// needOf is branchNeed for a sandbox that runs: what it has for itself is written, and
+// it writes its pages anew.
+func (m *Manager) needOf(b *box, spec BranchSpec) need {
+	n := m.branchNeed(b.id, b.tag, spec)
+	b.machine.Refresh()
+	n.memory = m.price(b.tag, b.limits, nil)
+	n.disk += b.machine.PrivateBytes()
 	return n
 }

@@ -18,15 +18,26 @@ const defaultOutputLimit = 64 << 20
 
 // use finds a sandbox and has it ready. The caller uses it until it calls done.
 func (m *Manager) use(ctx context.Context, id string) (b *box, done func(), err error) {
-	if b, err = m.find(ctx, id); err != nil {
+	if b, done, err = m.engage(ctx, id); err != nil {
 		return nil, nil, err
 	}
-	done = m.using(b)
 	if err := b.ready(ctx); err != nil {
 		done()
 		return nil, nil, err
 	}
 	return b, done, nil
+}
+
+// engage is use for somebody who has it ready, or finds that it has ended.
+func (m *Manager) engage(ctx context.Context, id string) (b *box, done func(), err error) {
+	for {
+		if b, err = m.find(ctx, id); err != nil {
+			return nil, nil, err
+		}
+		if done, ok := m.using(b); ok {
+			return b, done, nil
+		}
+	}
 }
 
 // Exec runs a command to its end. Output goes to the command's writers as it
@@ -98,17 +109,17 @@ func (c *Command) request() wire.ExecRequest {
 // one evaluation to the next. An exception is a result; running into the
 // timeout is one too, with the state kept.
 func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Duration) (*EvalResult, error) {
-	b, err := m.find(ctx, id)
+	b, done, err := m.engage(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	if b.manifest.Runtime == "" {
 		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
 	}
 	if b.state() != Running {
 		return nil, b.dead()
 	}
-	defer m.using(b)()
 	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
 		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
 	})

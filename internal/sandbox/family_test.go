@@ -395,3 +395,44 @@ func TestSourceOutlivesItsRemoval(t *testing.T) {
 	}()
 	src.Retain()
 }
+
+// When a snapshot is not needed any more, those are told who have been sent it, which may take
+// time: nothing that others want is held meanwhile.
+func TestSnapshotsAreLetGoWithoutLocks(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	for what, drop := range map[string]func(tag string){
+		"removed": func(tag string) {
+			if _, err := m.RemoveSnapshots([]string{tag}, RemoveOptions{}); err != nil {
+				t.Error(err)
+			}
+		},
+		"damaged": func(tag string) {
+			f, err := os.OpenFile(filepath.Join(m.store.Dir(tag), "state.bin"), os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.WriteString("nonsense")
+			f.Close()
+			wantCode(t, tag, m.Verify(t.Context(), tag, nil), NotBootable, "")
+		},
+	} {
+		bare(t, m, what, "")
+		src, err := m.source(what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		released := false
+		src.OnRelease(func() {
+			released = true
+			if !m.mu.TryLock() {
+				t.Errorf("%s: the manager is held", what)
+				return
+			}
+			m.mu.Unlock()
+		})
+		src.Release()
+		if drop(what); !released {
+			t.Errorf("%s: it is still there", what)
+		}
+	}
+}

@@ -229,19 +229,21 @@ const (
 	reasonSuspend = "its workspace was suspended"
 	reasonPaused  = "it was paused"
 	reasonSpace   = "its workspace was removed"
+	reasonClosed  = "forkd was stopped"
 
 	reasonOutlived = "another machine has taken its place" // of a sandbox that was found
 )
 
-// drop ends a sandbox and forgets it.
-func (m *Manager) drop(b *box, reason string) {
+// drop ends a sandbox and forgets it. It reports whether it was known.
+func (m *Manager) drop(b *box, reason string) (known bool) {
 	if b == nil {
-		return
+		return false
 	}
-	if m.remove(b) {
+	if known = m.remove(b); known {
 		m.departed.add(b.id, reason)
 	}
 	m.end(b, reason)
+	return known
 }
 
 // remove forgets a sandbox, and reports whether it was known.

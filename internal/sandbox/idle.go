@@ -17,21 +17,30 @@ type idling struct {
 }
 
 // using notes that somebody uses a sandbox until end is called, which may be more
-// than once.
-func (m *Manager) using(b *box) (end func()) {
+// than once. If it is about to leave, that is too late: ok is false, and end does
+// nothing.
+func (m *Manager) using(b *box) (end func(), ok bool) {
 	if b.limits.Idle == 0 {
-		return func() {}
+		return func() {}, true
 	}
-	m.count(b, 1)
-	return sync.OnceFunc(func() { m.count(b, -1) })
+	if !m.count(b, 1) {
+		return func() {}, false
+	}
+	return sync.OnceFunc(func() { m.count(b, -1) }), true
 }
 
-func (m *Manager) count(b *box, users int) {
+// count notes that so many more use a sandbox as of now. Nobody begins to use one that
+// is about to leave.
+func (m *Manager) count(b *box, users int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if users > 0 && b.leaving != nil {
+		return false
+	}
 	b.idling.users += users
 	b.idling.last = time.Now()
 	m.arm(b)
+	return true
 }
 
 // deadline returns when a sandbox's life is over, and why; zero is never. The caller
@@ -47,19 +56,35 @@ func (b *box) deadline() (at time.Time, reason string) {
 	return at, reason
 }
 
-// over returns why a sandbox's life is over, or nothing if that was put off.
-func (m *Manager) over(b *box) (reason string) {
-	b.mu.Lock()
+// due returns why a sandbox's life is over by now, or nothing. The caller holds b.mu.
+func (b *box) due() (reason string) {
 	at, reason := b.deadline()
-	b.mu.Unlock()
-	switch {
-	case at.IsZero() || time.Now().Before(at) || !m.owns(b):
-		return ""
-	case reason == reasonIdle && m.works(b):
-		m.using(b)()
+	if at.IsZero() || time.Now().Before(at) {
 		return ""
 	}
 	return reason
+}
+
+// over returns why a sandbox's life is over, and has nobody begin to use it until end
+// is called; or nothing if its end was put off, for which its timer is armed.
+func (m *Manager) over(b *box) (reason string, end func()) {
+	if !m.owns(b) {
+		return "", nil
+	}
+	b.mu.Lock()
+	idle := b.due() == reasonIdle
+	b.mu.Unlock()
+	if idle && m.works(b) {
+		m.count(b, 0)
+	}
+	// Somebody may have come meanwhile.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if reason = b.due(); reason == "" || reason == reasonIdle && !idle {
+		m.arm(b)
+		return "", nil
+	}
+	return reason, b.leaveLocked()
 }
 
 // works reports whether a process that was started to live on its own runs in a
@@ -89,9 +114,11 @@ func (m *Manager) suspendIdle(b *box) {
 		return // it was removed
 	}
 	defer free()
-	if m.over(b) == "" {
+	reason, end := m.over(b)
+	if reason == "" {
 		return
 	}
+	defer end()
 	if err := m.leave(context.Background(), w); err != nil {
 		m.postpone(b, "suspending a workspace that nobody uses; it goes on until that works", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -124,6 +123,12 @@ func (m *Manager) save(ctx context.Context, b *box, name, parent string, k kept,
 	if err := put(k); err != nil {
 		return k, err
 	}
+	// Nobody removes it before it is named.
+	free, err := m.claimTag(tag)
+	if err != nil {
+		return k, err
+	}
+	defer free()
 	c := &cut{box: b}
 	held, err := m.hold(ctx, b, c)
 	if err != nil {
@@ -153,8 +158,8 @@ func (m *Manager) save(ctx context.Context, b *box, name, parent string, k kept,
 }
 
 // letGo releases a guest that has been held for longer than a moment.
-func (m *Manager) letGo(held *agent.Held) {
-	if _, err := held.Release(); err != nil {
+func (m *Manager) letGo(h *held) {
+	if _, err := h.release(); err != nil {
 		m.opts.Log.Warn("letting a sandbox go on", "error", err)
 	}
 }

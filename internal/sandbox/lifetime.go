@@ -139,6 +139,17 @@ func (m *Manager) changeLife(ctx context.Context, id string, change func(*life) 
 // relive changes the life of a running sandbox, which may be rolled back at the
 // same time.
 func (m *Manager) relive(b *box, change func(*life) error) (*box, error) {
+	now, err := m.change(b, change)
+	if err != nil {
+		return nil, err
+	}
+	now.note()
+	return now, nil
+}
+
+// change changes the life of the box that has b's id now, of which its cell does not
+// know yet.
+func (m *Manager) change(b *box, change func(*life) error) (*box, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.boxes[b.id]
@@ -151,7 +162,6 @@ func (m *Manager) relive(b *box, change func(*life) error) (*box, error) {
 		return nil, err
 	}
 	m.arm(now)
-	now.noteLocked()
 	return now, nil
 }
 
@@ -185,13 +195,15 @@ func (m *Manager) expire(b *box) {
 		return
 	}
 	defer free()
-	reason := m.over(b)
+	reason, end := m.over(b)
 	if reason == "" {
 		return
 	}
+	defer end()
 	if b.onTimeout != PauseOnTimeout {
-		m.drop(b, reason)
-		m.forget(b.id)
+		if m.drop(b, reason) {
+			m.tryForget(b.id)
+		}
 		return
 	}
 	if err := m.pause(ctx, b.id); err != nil {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,6 +88,7 @@ type Manager struct {
 	images   sync.RWMutex // held for reading while an image is in use
 
 	admission admission
+	figures   figures
 	spent     averages // what children had when they ended
 
 	mu       sync.Mutex
@@ -200,8 +203,12 @@ func (m *Manager) Close() error {
 	boxes := m.boxes
 	m.boxes = make(map[string]*box)
 	m.mu.Unlock()
+	for _, b := range boxes {
+		b.blame(reasonClosed)
+	}
+	m.cells.Close(true) // first: a machine that is closed in a silent cell is waited for
 	closeAll(boxes)
-	return errors.Join(err, m.shut(true))
+	return errors.Join(err, m.shut())
 }
 
 // Abandon gives up the home and leaves the sandboxes to a later Manager. Branches that
@@ -216,18 +223,16 @@ func (m *Manager) Abandon() error {
 	}
 	m.writers.drain(closeTime)
 	m.notes.flush()
-	return m.shut(false)
+	m.cells.Close(false)
+	return m.shut()
 }
 
-// shut gives up the home, and ends the cells or leaves them.
-func (m *Manager) shut(quit bool) error {
-	m.cells.Close(quit)
+// shut gives up the home, when the cells are gone.
+func (m *Manager) shut() error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	for tag, snap := range m.warm {
-		delete(m.warm, tag)
-		snap.Release()
-	}
+	warm := slices.Collect(maps.Keys(m.warm))
+	m.mu.Unlock()
+	m.cool(warm...)
 	m.store.Close()
 	return m.lock.Close()
 }
@@ -264,23 +269,38 @@ func (m *Manager) warmSource(tag string) *snapshot.Snapshot {
 }
 
 // keep publishes an opened snapshot, unless another request was quicker or the
-// snapshot has been removed meanwhile. Like source it returns a reference.
+// snapshot has been removed meanwhile. Like source it returns a reference, for the one
+// that it is given.
 func (m *Manager) keep(tag string, snap *snapshot.Snapshot) (*snapshot.Snapshot, error) {
+	defer snap.Release() // without the lock: cells may have to be told
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if other := m.warm[tag]; other != nil {
-		snap.Release()
 		return other.Retain(), nil
 	}
 	if m.closed || !m.store.Exists(tag) {
-		snap.Release()
 		return nil, fail(NotFound, "", "there is no snapshot %q any more", tag)
 	}
-	if snap.Cut != nil {
-		return snap, nil // it is in a file soon
+	if snap.Cut == nil { // otherwise it is in a file soon
+		m.warm[tag] = snap.Retain()
 	}
-	m.warm[tag] = snap
 	return snap.Retain(), nil
+}
+
+// cool forgets opened snapshots. Who uses one keeps it.
+func (m *Manager) cool(tags ...string) {
+	var gone []*snapshot.Snapshot
+	m.mu.Lock()
+	for _, tag := range tags {
+		if snap := m.warm[tag]; snap != nil {
+			delete(m.warm, tag)
+			gone = append(gone, snap)
+		}
+	}
+	m.mu.Unlock()
+	for _, snap := range gone {
+		snap.Release() // as in keep
+	}
 }
 
 func (m *Manager) openError(tag string, err error) error {

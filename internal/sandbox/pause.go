@@ -39,13 +39,13 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 		return fail(FailedPrecondition, fmt.Sprintf("`forkd workspace suspend %s` does it", b.workspace),
 			"sandbox %s is workspace %q, which is suspended instead", id, b.workspace)
 	}
-	defer b.beginPause()()
+	defer b.leave()()
 	ctx, cancel := b.untilClosed(ctx)
 	defer cancel()
 	r, _ := m.paused.get(id)
 	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.put(recordOf(b, k)) })
 	if err != nil && r.SnapshotTag == "" {
-		m.forget(id)
+		m.tryForget(id)
 	}
 	if err != nil && b.state() != Running {
 		return b.dead()
@@ -54,7 +54,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 		return wrap(err, "pausing sandbox %s", id)
 	}
 	if !m.remove(b) { // it was ended in the meantime
-		m.forget(id)
+		m.tryForget(id)
 		return b.dead()
 	}
 	m.end(b, reasonPaused)
@@ -125,34 +125,57 @@ func pausedError(id string) *Error {
 		"sandbox %s is paused", id)
 }
 
-// forget removes what was saved of a sandbox. What somebody else runs from is
-// removed at a later start.
-func (m *Manager) forget(id string) {
+// forget removes what was saved of a sandbox, which is paused as before if that fails.
+// What somebody else runs from is removed at a later start.
+func (m *Manager) forget(id string) error {
 	r, ok := m.paused.get(id)
 	if !ok {
-		return
+		return nil
 	}
 	// As of now it is gone, whatever a crash leaves behind.
 	tags := r.OwnTags
 	r.SnapshotTag = ""
-	err := m.paused.put(r)
-	if left := m.dropOwn(tags); err == nil && len(left) == 0 {
-		err = m.paused.remove(id)
+	if err := m.paused.put(r); err != nil {
+		// A full disk takes nothing more, and lets a record go. A snapshot that is in use
+		// becomes one as any other.
+		if gone := m.paused.remove(id); gone != nil {
+			return wrap(errors.Join(err, gone), "removing what was saved of sandbox %s", id)
+		}
 	}
-	if err != nil {
-		m.opts.Log.Warn("removing what was saved of a sandbox", "id", id, "error", err)
+	if left := m.dropOwn(tags); len(left) > 0 {
+		return nil
+	}
+	if err := m.paused.remove(id); err != nil { // it names nothing, and goes at a later start
+		m.opts.Log.Warn("removing the record of a sandbox", "id", id, "error", err)
+	}
+	return nil
+}
+
+// tryForget is forget for a sandbox that nobody waits for.
+func (m *Manager) tryForget(id string) {
+	if err := m.forget(id); err != nil {
+		m.opts.Log.Error("a sandbox that has ended stays as it was paused last", "id", id, "error", err)
 	}
 }
 
-// beginPause has those who come to use the sandbox wait until end is called.
-func (b *box) beginPause() (end func()) {
-	done := make(chan struct{})
+// leave has those who come to use the sandbox wait until end is called: it is about to
+// be paused, suspended or ended, if that succeeds.
+func (b *box) leave() (end func()) {
 	b.mu.Lock()
-	b.pausing = done
-	b.mu.Unlock()
+	defer b.mu.Unlock()
+	return b.leaveLocked()
+}
+
+// leaveLocked is leave for a caller that holds b.mu.
+func (b *box) leaveLocked() (end func()) {
+	if b.leaving != nil {
+		return func() {} // the caller has called it before
+	}
+	done := make(chan struct{})
+	b.leaving = done
 	return func() {
 		b.mu.Lock()
-		b.pausing = nil
+		b.leaving = nil
 		b.mu.Unlock()
 		close(done)
 	}
@@ -171,8 +194,8 @@ func (b *box) untilClosed(ctx context.Context) (context.Context, context.CancelF
 	return ctx, cancel
 }
 
-// settled returns the sandbox of an id that is not paused, when it is not being
-// paused either.
+// settled returns the sandbox of an id that is not paused, when it is not about to
+// leave either.
 func (m *Manager) settled(ctx context.Context, id string) (*box, error) {
 	for {
 		b, err := m.box(id)
@@ -180,15 +203,15 @@ func (m *Manager) settled(ctx context.Context, id string) (*box, error) {
 			return nil, err
 		}
 		b.mu.Lock()
-		pausing := b.pausing
+		leaving := b.leaving
 		b.mu.Unlock()
-		if pausing == nil {
+		if leaving == nil {
 			return b, nil
 		}
 		select {
-		case <-pausing:
+		case <-leaving:
 		case <-ctx.Done():
-			return nil, wrap(context.Cause(ctx), "waiting for the pause of sandbox %s", id)
+			return nil, wrap(context.Cause(ctx), "waiting for the pause or the end of sandbox %s", id)
 		}
 	}
 }

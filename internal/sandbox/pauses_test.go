@@ -3,6 +3,8 @@ package sandbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -98,6 +100,87 @@ func FuzzPausedRecord(f *testing.F) {
 			t.Errorf("%s was accepted, and is refused as %s: %v", b, again, err)
 		}
 	})
+}
+
+// What is written for a pause cannot be removed by the way before the record names it, as it cannot
+// be afterwards.
+func TestStateIsKeptBeforeItIsNamed(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	actor{wire.OpBranch: standStill}.play(t, b)
+	refused := func(when, tag, words string) {
+		t.Helper()
+		for _, opts := range []RemoveOptions{{}, {Force: true}, {Cascade: true}} {
+			wantCode(t, when, second(m.RemoveSnapshots([]string{tag}, opts)), InUse, words)
+		}
+	}
+	k, err := m.save(t.Context(), b, "paused-"+b.id, b.base, kept{}, func(k kept) error {
+		if k.SnapshotTag != "" { // it is written
+			refused("before it is named", k.SnapshotTag, "being made")
+			wantCode(t, "with what it was made from", second(m.RemoveSnapshots([]string{"base"}, RemoveOptions{Cascade: true})), InUse, "being made")
+		}
+		return m.paused.put(recordOf(b, k))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("when it is named", k.SnapshotTag, b.id)
+	if !m.store.Exists(k.SnapshotTag) || m.lookup(b.id) != b {
+		t.Error("something was removed")
+	}
+}
+
+// A kill that cannot be made durable says so, and can be repeated; on a disk that takes nothing
+// more it need not be.
+func TestKillOfWhatCannotBeForgotten(t *testing.T) {
+	home := t.TempDir()
+	m := openBare(t, home)
+	bare(t, m, "base", "")
+	r := goldenPaused
+	r.BaseTag, r.kept = "base", kept{SnapshotTag: "paused-x", OwnTags: []string{"paused-x"}}
+	save := func() {
+		t.Helper()
+		bare(t, m, "paused-x", "base")
+		if err := m.paused.put(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// path is where the record lies. One that is a directory with something in it can be
+	// neither replaced nor removed.
+	path := m.paused.path(r.ID)
+	block := func() {
+		t.Helper()
+		if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save()
+	block()
+	wantCode(t, "killing it", m.Kill(r.ID), Internal, r.ID)
+	if info := describe(t, m, r.ID); info.State != Paused || !m.store.Exists("paused-x") {
+		t.Errorf("it was not killed, and is %+v", info)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	gone := func() {
+		t.Helper()
+		if err := m.Kill(r.ID); err != nil {
+			t.Error(err)
+		}
+		wantCode(t, "what was killed", second(m.Sandbox(r.ID)), NotFound, reasonKilled)
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) || m.store.Exists("paused-x") {
+			t.Errorf("something of it is left: %v", err)
+		}
+	}
+	gone()
+	// An empty one can be removed, as a record can be on a full disk.
+	save()
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	gone()
 }
 
 // What a crash leaves in the middle of a pause or of a kill is swept, and what was

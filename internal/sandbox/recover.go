@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell"
@@ -91,50 +90,6 @@ func (b *box) noteNow() boxNote {
 		n.First = b.first
 	}
 	return n
-}
-
-// noteAfter is how long what nobody was told of may stay unknown to a cell. It keeps notes
-// out of bursts, and has many go at once.
-const noteAfter = 50 * time.Millisecond
-
-// notes are sandboxes whose cells are to know them as they are.
-type notes struct {
-	mu  sync.Mutex
-	due []*box // guarded by mu
-}
-
-// soon has a sandbox's cell know it as it is, before long. A daemon that dies before
-// refreshes the guest once more.
-func (n *notes) soon(b *box) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.due = append(n.due, b); len(n.due) == 1 {
-		time.AfterFunc(noteAfter, n.flush)
-	}
-}
-
-// flush tells the cells now.
-func (n *notes) flush() {
-	n.mu.Lock()
-	due := n.due
-	n.due = nil
-	n.mu.Unlock()
-	for _, b := range due {
-		b.mu.Lock()
-		if !b.over {
-			b.noteLocked()
-		}
-		b.mu.Unlock()
-	}
-}
-
-// noteLocked has the sandbox's cell know it as it is now, for a caller that holds b.mu. If
-// the cell is gone the sandbox is, too.
-func (b *box) noteLocked() {
-	note, err := json.Marshal(b.noteNow())
-	if err == nil {
-		_ = b.machine.SetNote(note)
-	}
 }
 
 // birth is the inverse of noteNow, but for what only a sandbox that exists has.

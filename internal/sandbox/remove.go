@@ -24,23 +24,49 @@ func (m *Manager) RemoveSnapshots(tags []string, opts RemoveOptions) ([]string, 
 		if !snapshot.ValidTag(tag) {
 			return nil, badTag(tag)
 		}
-		if !m.building.try(tag) {
-			return nil, fail(InUse, "wait until it is ready", "snapshot %q is being made", tag)
-		}
-		defer m.building.release(tag)
 	}
+	made, err := m.made(tags)
+	if err != nil {
+		return nil, err
+	}
+	defer made()
 	all, free, err := m.claim(tags, opts.Cascade)
 	if err != nil {
 		return nil, err
 	}
 	if err := func() error {
 		defer free()
+		more := slices.DeleteFunc(slices.Clone(all), func(tag string) bool { return slices.Contains(tags, tag) })
+		made, err := m.made(more)
+		if err != nil {
+			return err
+		}
+		defer made()
 		return m.removeClaimed(all, opts)
 	}(); err != nil {
 		return nil, err
 	}
 	m.pruneImages()
 	return all, nil
+}
+
+// made refuses snapshots that are being made, and has nobody make one of the tags until
+// free is called.
+func (m *Manager) made(tags []string) (free func(), err error) {
+	var taken []string
+	free = func() {
+		for _, tag := range taken {
+			m.building.release(tag)
+		}
+	}
+	for _, tag := range tags {
+		if !m.building.try(tag) {
+			free()
+			return nil, fail(InUse, "wait until it is ready", "snapshot %q is being made", tag)
+		}
+		taken = append(taken, tag)
+	}
+	return free, nil
 }
 
 // claim takes the locks of tags, and of what was made from them too if the
@@ -125,14 +151,7 @@ func (m *Manager) removeClaimed(tags []string, opts RemoveOptions) error {
 	if err := m.store.Remove(stored...); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return wrap(err, "removing %s", strings.Join(stored, ", "))
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, tag := range stored {
-		if s := m.warm[tag]; s != nil {
-			delete(m.warm, tag)
-			s.Release()
-		}
-	}
+	m.cool(stored...)
 	return nil
 }
 

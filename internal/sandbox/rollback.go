@@ -92,9 +92,20 @@ func rolledBack(id string) *Error {
 
 // replace puts another machine in the place of a sandbox's.
 func (m *Manager) replace(b, next *box) error {
+	if err := m.exchange(b, next); err != nil {
+		return err
+	}
+	next.note() // before the other one ends: should the daemon do so too, one of them stays
+	next.machine.OnEnd(func() { m.retire(next) })
+	m.end(b, reasonRolled)
+	return nil
+}
+
+// exchange has a sandbox be another box, of which its cell does not know yet.
+func (m *Manager) exchange(b, next *box) error {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.closed || m.boxes[b.id] != b {
-		m.mu.Unlock()
 		return fail(NotFound, "", "sandbox %s was ended while it was rolled back", b.id)
 	}
 	m.boxes[b.id] = next
@@ -102,13 +113,9 @@ func (m *Manager) replace(b, next *box) error {
 	life := b.life // as of now
 	b.mu.Unlock()
 	next.mu.Lock()
+	defer next.mu.Unlock()
 	next.life, next.fleeting = life, false
 	m.arm(next)
-	next.noteLocked()
-	next.mu.Unlock()
 	m.ended = slices.DeleteFunc(m.ended, func(id string) bool { return id == b.id })
-	m.mu.Unlock()
-	next.machine.OnEnd(func() { m.retire(next) })
-	m.end(b, reasonRolled)
 	return nil
 }

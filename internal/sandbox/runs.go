@@ -19,14 +19,14 @@ func (m *Manager) RunCode(ctx context.Context, id string, spec RunSpec, event fu
 	case spec.Context != "" && spec.Language != "":
 		return nil, fail(InvalidArgument, "give one of the two", "a context has its language")
 	}
-	b, err := m.find(ctx, id)
+	b, done, err := m.engage(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	if b.state() != Running {
 		return nil, b.dead()
 	}
-	defer m.using(b)()
 	req := agent.RunRequest{
 		Context: spec.Context, Language: spec.Language, Code: spec.Code, Env: environ(over(b.env, spec.Env)),
 		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout,

@@ -89,8 +89,9 @@ func (m *Manager) Environment(id string) (map[string]string, error) {
 }
 
 // Kill ends a sandbox, running or paused. When it returns its memory has been
-// freed, and what was saved of it. A running workspace is in use: what it has done
-// since its last suspension would be lost without a word.
+// freed, and what was saved of it; if the latter cannot be, that is the error, and the
+// sandbox is paused. A running workspace is in use: what it has done since its last
+// suspension would be lost without a word.
 func (m *Manager) Kill(id string) error {
 	b := m.lookup(id)
 	if b != nil && b.workspace != "" && b.state() == Running {
@@ -108,7 +109,9 @@ func (m *Manager) Kill(id string) error {
 		return m.noSandbox(id)
 	}
 	m.drop(m.lookup(id), reasonKilled)
-	m.forget(id)
+	if err := m.forget(id); err != nil {
+		return err
+	}
 	m.departed.add(id, reasonKilled)
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
 // A guest that does not answer is not branched, and goes on as soon as it can be
@@ -55,4 +57,52 @@ func TestBranchOfASilentGuest(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { m.Kill(id) })
 	_, err = m.Branch(t.Context(), id, BranchSpec{})
 	wantCode(t, "one that was killed meanwhile", err, SandboxDead, reasonKilled)
+}
+
+// A guest that stands still and never says that it goes on holds nobody up but itself: it takes no
+// place among the branches that are being written from others, and is not waited for for ever.
+func TestBranchOfAGuestThatDoesNotGoOn(t *testing.T) {
+	before := holdTime
+	holdTime = 50 * time.Millisecond
+	t.Cleanup(func() { holdTime = before })
+	m := openBare(t, t.TempDir())
+	bare(t, m, "base", "")
+	hostile, other := forkBare(t, m, "base"), forkBare(t, m, "base")
+	asked := make(chan struct{}, 2*maxWriting)
+	actor{wire.OpResume: agree, wire.OpBranch: func(in *wire.Reader, out *wire.Writer) {
+		asked <- struct{}{}
+		out.Frame(wire.TypeOK, nil)
+		for err := error(nil); err == nil; { // it listens, and does not answer
+			_, _, err = in.Next()
+		}
+	}}.play(t, hostile)
+	actor{wire.OpBranch: standStill}.play(t, other)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	failed := make(chan error, 2*maxWriting)
+	for range cap(failed) {
+		go func() { failed <- second(m.Branch(context.Background(), hostile.id, BranchSpec{})) }()
+	}
+	<-asked
+	if _, err := m.Branch(ctx, other.id, BranchSpec{Tag: "other", Wait: true}); err != nil {
+		t.Error("branching another one meanwhile:", err)
+	}
+	for range cap(failed) {
+		select {
+		case err := <-failed:
+			wantCode(t, "a guest that does not go on", err, Timeout, "goes on")
+		case <-ctx.Done():
+			t.Fatal("it is waited for")
+		}
+	}
+	if n := len(m.writers.slots); n > 0 {
+		t.Errorf("%d branches are being written that have failed", n)
+	}
+	m.admission.mu.Lock()
+	defer m.admission.mu.Unlock()
+	for _, p := range m.admission.promises {
+		if p.kept.IsZero() {
+			t.Errorf("%s is still promised something", p.what)
+		}
+	}
 }

@@ -178,9 +178,3 @@ func (b *box) enter(v *cell.VM, snap *snapshot.Snapshot) {
 		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	}
 }
-
-// refreshAll has the figures of all sandboxes be those of now.
-func (m *Manager) refreshAll() {
-	cells := m.cells.Cells()
-	each(len(cells), func(i int) { cells[i].Refresh() })
-}

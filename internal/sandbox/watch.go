@@ -15,7 +15,8 @@ func (m *Manager) Watch(ctx context.Context, id string, spec WatchSpec) (Watch, 
 	err := m.file(ctx, id, spec.Path, func(b *box) error {
 		a, err := b.agent.Watch(ctx, wire.WatchRequest{Path: wire.Name(spec.Path), Recursive: spec.Recursive, Entries: spec.Entries})
 		if err == nil {
-			w = &watch{b, a, spec.Path, m.using(b)}
+			end, _ := m.using(b) // if it is about to leave, the watch ends with it
+			w = &watch{b, a, spec.Path, end}
 		}
 		return err
 	})

@@ -204,7 +204,7 @@ func (s *Store) Verify(ctx context.Context, tag string, progress func(done, tota
 		return context.Cause(ctx)
 	}
 	s.files.Lock()
-	defer s.files.Unlock()
+	defer s.unlock()
 	if !s.isStill(tag, x) {
 		return notExist(tag)
 	}

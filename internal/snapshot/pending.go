@@ -329,7 +329,7 @@ func (w *writer) publish(m *Manifest, replace bool, last func() error) error {
 		}
 	}
 	s.files.Lock()
-	defer s.files.Unlock()
+	defer s.unlock()
 	if err := last(); err != nil {
 		return err
 	}

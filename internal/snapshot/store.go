@@ -56,6 +56,7 @@ type Store struct {
 	files    sync.Mutex      // held while names in the directories change
 	reserved map[string]int  // layers that snapshots to be will name; guarded by files
 	rotten   map[string]bool // layers that Verify found damaged; guarded by files
+	gone     []*Snapshot     // opened ones that were forgotten, a reference each; guarded by files
 
 	mu        sync.Mutex
 	open      map[string]*Snapshot          // opened snapshots by tag; guarded by mu
@@ -205,7 +206,7 @@ func (s *Store) remove(tag string) error {
 		}
 	}
 	s.files.Lock()
-	defer s.files.Unlock()
+	defer s.unlock()
 	if !s.onDisk(tag) {
 		return notExist(tag)
 	}
@@ -219,15 +220,25 @@ func (s *Store) remove(tag string) error {
 }
 
 // forget drops what the store knows about a snapshot that has been removed or
-// replaced. The caller holds s.files.
+// replaced. The caller holds s.files, and lets it go with unlock.
 func (s *Store) forget(tag string) {
 	s.mu.Lock()
-	snap := s.open[tag]
+	defer s.mu.Unlock()
+	if snap := s.open[tag]; snap != nil {
+		s.gone = append(s.gone, snap)
+	}
 	delete(s.damaged, tag)
 	delete(s.open, tag)
-	s.mu.Unlock()
-	if snap != nil {
-		snap.Release() // without the lock: it may unmap files
+}
+
+// unlock lets s.files go and releases what was forgotten meanwhile: that may unmap
+// files, and have other processes be told.
+func (s *Store) unlock() {
+	gone := s.gone
+	s.gone = nil
+	s.files.Unlock()
+	for _, snap := range gone {
+		snap.Release()
 	}
 }
 
@@ -333,11 +344,11 @@ func (s *Store) Close() {
 		p.Abort()
 	}
 	s.files.Lock()
-	defer s.files.Unlock()
+	defer s.unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for tag, snap := range s.open {
 		delete(s.open, tag)
-		snap.Release()
+		s.gone = append(s.gone, snap)
 	}
 }

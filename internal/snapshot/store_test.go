@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -358,4 +359,39 @@ func FuzzManifest(f *testing.F) {
 			t.Errorf("untyped error %v", err)
 		}
 	})
+}
+
+// Whoever is told that an opened snapshot is not needed any more may take time, and does not hold up
+// the store meanwhile.
+func TestSnapshotsAreReleasedWithoutLocks(t *testing.T) {
+	for what, drop := range map[string]func(b *bench){
+		"remove": func(b *bench) {
+			if err := b.store.Remove("a"); err != nil {
+				t.Error(err)
+			}
+		},
+		"close": func(b *bench) { b.store.Close() },
+	} {
+		b := newBench(t)
+		b.create("a", 1)
+		snap, err := b.store.Open("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		released := false
+		snap.OnRelease(func() {
+			released = true
+			for _, mu := range []*sync.Mutex{&b.store.files, &b.store.mu} {
+				if !mu.TryLock() {
+					t.Errorf("%s: the store is held", what)
+					return
+				}
+				mu.Unlock()
+			}
+		})
+		snap.Release()
+		if drop(b); !released {
+			t.Errorf("%s: it is still there", what)
+		}
+	}
 }

@@ -1,0 +1,46 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// Whoever changes a sandbox at the same time, a later daemon finds it as it was last.
+func TestLastNoteIsOfTheLastState(t *testing.T) {
+	home := t.TempDir()
+	m := openBare(t, home)
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	for range 100 {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 3 {
+					_, err := m.relive(b, func(l *life) error {
+						n, _ := strconv.Atoi(string(l.front))
+						l.front = json.RawMessage(strconv.Itoa(n + 1))
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		want := string(b.info().Front)
+		b.machine.Refresh() // which is answered when all notes have been read
+		if err := m.Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		m = openBare(t, home)
+		if b = m.lookup(b.id); b == nil {
+			t.Fatal("it was not taken over")
+		}
+		if got := string(b.info().Front); got != want {
+			t.Fatalf("it was %s, and is %s", want, got)
+		}
+	}
+}
