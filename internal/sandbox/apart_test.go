@@ -1,12 +1,16 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,6 +81,22 @@ func silence(t *testing.T, b *box) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { syscall.Kill(pid, syscall.SIGCONT) })
+	for !stopped(t, pid) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped reports whether all threads of a process stand still, which takes a signal a moment.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("process %d is gone", pid)
+	}
+	return !slices.ContainsFunc(threads, func(name string) bool {
+		stat, err := os.ReadFile(name)
+		return err == nil && !bytes.Contains(stat, []byte(") T "))
+	})
 }
 
 // Figures of a silent cell are those of before: nobody waits for them who decides what may be

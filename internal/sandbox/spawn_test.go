@@ -31,6 +31,9 @@ func TestCellDiesInTheMiddleOfAFork(t *testing.T) {
 		results, err := m.Fork(t.Context(), ForkSpec{Tag: "base", N: 100})
 		close(stop)
 		wg.Wait()
+		for _, c := range m.cells.Cells() { // one may be younger than the last look
+			c.Quit()
+		}
 		if err != nil {
 			continue
 		}
