@@ -41,6 +41,7 @@ func TestFlatIsWhatWasWrittenLast(t *testing.T) {
 	}{"copied": {copied, 0}, "mapped": {mapped, 104}} {
 		t.Run(name, func(t *testing.T) {
 			defer c.stack.Release()
+			others := a.InUse()
 			f := newFlat(t, c.stack, a)
 			rng := rand.New(rand.NewPCG(3, 4))
 			var stacks []*Stack
@@ -59,14 +60,16 @@ func TestFlatIsWhatWasWrittenLast(t *testing.T) {
 						}
 					}
 				case 2:
-					for len(stacks) > 0 {
-						stacks[0].Release()
-						stacks = stacks[1:]
-					}
+					releaseAll(stacks)
+					stacks = nil
 				case 3:
 					if free := f.Unseal(); free != nil {
 						free()
 					}
+				case 4:
+					releaseAll(stacks)
+					stacks = nil
+					foldFlat(t, f)
 				default:
 					n := c.first + Number(rng.IntN(10))
 					*f.Read(n) = *c.stack.Get(c.first + Number(rng.IntN(10)))
@@ -75,14 +78,39 @@ func TestFlatIsWhatWasWrittenLast(t *testing.T) {
 					}
 				}
 			}
-			for _, s := range stacks {
-				s.Release()
+			releaseAll(stacks)
+			if kept, _ := f.ledger.sums(); a.InUse() != others+kept+f.ahead.used {
+				t.Errorf("%d pages are in use, of which %d are sealed, %d copied ahead and %d of others", a.InUse(), kept, f.ahead.used, others)
 			}
-			f.Close()
+			if f.Close(); a.InUse() != others {
+				t.Errorf("%d pages are in use at the end that were not before", a.InUse()-others)
+			}
 		})
 	}
-	if n := a.InUse(); n != 0 {
-		t.Errorf("%d pages are in use at the end", n)
+}
+
+// foldFlat makes one of the layers that a Flat has sealed and nobody needs apart.
+func foldFlat(t *testing.T, f *Flat) {
+	t.Helper()
+	stacks := f.Stacks()
+	runs := Foldable(stacks)
+	releaseAll(stacks)
+	for _, run := range runs {
+		for _, l := range run {
+			l.index() // which gives up what it is compared with
+		}
+		whole := Merge(run...)
+		r := NewReplacement()
+		r.Add(run, whole)
+		c := f.Replacing(r)
+		if !c.Swap() {
+			t.Fatal("layers are not folded")
+		}
+		c.Release()
+		if r.Close(); !whole.Absorb() {
+			t.Fatal("layers are not absorbed")
+		}
+		whole.Release()
 	}
 }
 
