@@ -14,5 +14,6 @@
 //     rest.
 //
 // Lock order: Server.arranging, Server.layout, vm.starting, a machine's own; Server.mu and
-// vm.mu, in that order, are leaves, but for the control connection's lock, which is held while something is sent.
+// vm.mu, in that order, are leaves, but for the control connection's lock, which is held
+// while something is sent.
 package inside
