@@ -1,7 +1,6 @@
 package inside
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,17 +12,20 @@ import (
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
-// result is what a handler returns: the body and the blob of an answer, and files.
+// result is what a handler returns: the body and the blob of an answer, and files. rest is
+// what else there is to do before the answer, beside what follows on the connection; nil:
+// nothing.
 type result struct {
 	body  any
 	blob  []byte
 	files []*os.File
+	rest  func() error
 }
 
 // handler does what one op asks for. beside tells that it may take time and does not
 // have to come ahead of what follows it on the connection.
 type handler struct {
-	do     func(s *Server, ctx context.Context, m *wire.Message) (*result, error)
+	do     func(s *Server, c *wire.Conn, m *wire.Message) (*result, error)
 	beside bool
 }
 
@@ -45,17 +47,17 @@ var handlers = map[wire.Op]handler{
 	wire.OpFetch:  {do: with((*Server).fetch), beside: true},
 	wire.OpReturn: {do: with((*Server).stateOf)},
 	wire.OpFile:   {do: with((*Server).fileOf)},
-	wire.OpPin:    {do: with((*Server).pin), beside: true},
+	wire.OpPin:    {do: pin},
 	wire.OpNote:   {do: with((*Server).note)},
 	wire.OpStats:  {do: with((*Server).stats), beside: true},
 	wire.OpClose:  {do: with((*Server).closeVM), beside: true},
-	wire.OpQuit:   {do: func(s *Server, _ context.Context, _ *wire.Message) (*result, error) { s.Quit(); return nil, nil }},
+	wire.OpQuit:   {do: func(s *Server, _ *wire.Conn, _ *wire.Message) (*result, error) { s.Quit(); return nil, nil }},
 }
 
 // with decodes the body of a message for a handler, and closes the files that the
 // handler leaves in it. A page that the handler cannot read is an error of the request.
-func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Server, context.Context, *wire.Message) (*result, error) {
-	return func(s *Server, _ context.Context, m *wire.Message) (*result, error) {
+func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Server, *wire.Conn, *wire.Message) (*result, error) {
+	return func(s *Server, _ *wire.Conn, m *wire.Message) (*result, error) {
 		defer func() { closeFiles(m.Files) }()
 		var body B
 		if err := json.Unmarshal(m.Body, &body); err != nil {

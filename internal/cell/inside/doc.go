@@ -13,6 +13,7 @@
 //   - A machine is packed when it rests, and unpacked as long as it is pinned; see
 //     rest.
 //
-// Lock order: Server.arranging, Server.layout, a machine's own; Server.mu and vm.mu are
-// leaves, but for the control connection's lock, which is held while something is sent.
+// Lock order: Server.arranging, Server.layout, vm.starting, a machine's own; Server.mu and
+// vm.mu, in that order, are leaves, but for the control connection's lock, which is held
+// while something is sent.
 package inside

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +32,6 @@ type rest struct {
 	pause time.Duration
 	seen  uint64 // instructions at the last look
 	pages int    // resident at the last look
-	pins  int    // who needs it unpacked
 }
 
 func (r *rest) cancel() {
@@ -55,40 +55,38 @@ func (s *Server) touch(v *vm) {
 }
 
 // pinned reports whether somebody needs the machine as it is.
-func (v *vm) pinned() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.rest.pins > 0
+func (s *Server) pinned(v *vm) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pins[v.id] > 0
 }
 
-// pin has a machine be unpacked and stay so, until it is unpinned as often.
-func (s *Server) pin(_ *wire.Message, p wire.Pin) (*result, error) {
-	v, err := s.get(p.VM)
-	if err != nil {
-		return nil, err
-	}
-	change := 1
-	if !p.Pin {
-		change = -1
-	}
-	v.mu.Lock()
-	v.rest.pins = max(0, v.rest.pins+change)
-	v.mu.Unlock()
-	if !p.Pin {
-		s.tidySoon()
-		return nil, nil
-	}
-	return nil, v.machine.Prepare()
+var errFormer = errors.New("another daemon has taken the place of this one")
+
+func pin(s *Server, c *wire.Conn, m *wire.Message) (*result, error) {
+	return with(func(s *Server, _ *wire.Message, p wire.Pin) (*result, error) { return s.pin(c, p) })(s, c, m)
 }
 
-// unpin takes all pins off, which were those of a daemon that is gone.
-func (s *Server) unpin() {
-	for _, v := range s.machines() {
-		v.mu.Lock()
-		v.rest.pins = 0
-		v.mu.Unlock()
+// pin has the machine be unpacked and stay so, until it is unpinned as often, or the daemon is
+// gone. Pins are counted in the order in which they are asked for.
+func (s *Server) pin(c *wire.Conn, p wire.Pin) (*result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.vms[p.VM]
+	switch {
+	case s.control != c:
+		return nil, errFormer
+	case v == nil:
+		return nil, noMachine(p.VM)
+	case p.Pin:
+		s.pins[p.VM]++
+		return &result{rest: v.machine.Prepare}, nil
+	}
+	if s.pins[p.VM]--; s.pins[p.VM] <= 0 {
+		delete(s.pins, p.VM)
 	}
 	s.tidySoon()
+	return nil, nil
 }
 
 // look packs a machine unless it works, and comes back later.
@@ -97,8 +95,9 @@ func (s *Server) look(v *vm) {
 	if !ok {
 		return
 	}
+	pinned := s.pinned(v)
 	v.mu.Lock()
-	working := st.Instructions-v.rest.seen > restWorking || st.Resident-v.rest.pages > restGrowing || v.rest.pins > 0
+	working := st.Instructions-v.rest.seen > restWorking || st.Resident-v.rest.pages > restGrowing || pinned
 	v.rest.seen, v.rest.pages = st.Instructions, st.Resident
 	v.mu.Unlock()
 	if !working && st.Resident >= restWorth {

@@ -1,7 +1,6 @@
 package inside
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -59,6 +58,7 @@ type Server struct {
 	sources map[uint64]*source // guarded by mu
 	vms     map[uint64]*vm     // guarded by mu
 	control *wire.Conn         // nil: no daemon is there; guarded by mu
+	pins    map[uint64]int     // how often its daemon needs machines unpacked; guarded by mu
 	streams *streams           // nil: no daemon is there; guarded by mu
 	alone   *time.Timer        // ends the cell; guarded by mu
 }
@@ -196,22 +196,21 @@ func (s *Server) watchLocked() {
 func (s *Server) serveControl(c *wire.Conn) {
 	s.mu.Lock()
 	former := s.control
-	s.control = c
+	s.control, s.pins = c, make(map[uint64]int)
 	s.watchLocked()
 	s.mu.Unlock()
 	if former != nil {
 		former.Close()
 	}
-	s.unpin()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	err := s.receive(ctx, c)
+	s.tidySoon()
+	err := s.receive(c)
 	c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.control == c {
-		s.control = nil
+		s.control, s.pins = nil, nil
 		s.watchLocked()
+		s.tidySoon()
 		if !errors.Is(err, io.EOF) && errors.Is(err, wire.ErrMalformed) {
 			fmt.Fprintln(os.Stderr, "forkd cell: the daemon:", err)
 		}
@@ -219,7 +218,7 @@ func (s *Server) serveControl(c *wire.Conn) {
 }
 
 // receive takes up requests in their order. What takes time is done beside it.
-func (s *Server) receive(ctx context.Context, c *wire.Conn) error {
+func (s *Server) receive(c *wire.Conn) error {
 	for {
 		m, err := c.Receive()
 		if err != nil {
@@ -232,8 +231,12 @@ func (s *Server) receive(ctx context.Context, c *wire.Conn) error {
 			continue
 		}
 		do := func() {
-			r, err := h.do(s, ctx, m)
-			s.answer(c, m, r, err)
+			r, err := h.do(s, c, m)
+			if err != nil || r == nil || r.rest == nil {
+				s.answer(c, m, r, err)
+				return
+			}
+			go func() { s.answer(c, m, r, r.rest()) }()
 		}
 		if h.beside {
 			go do()

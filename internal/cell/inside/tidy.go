@@ -36,7 +36,7 @@ func (s *Server) tidy() {
 	defer s.arranging.Unlock()
 	s.absorb()
 	for _, v := range s.machines() {
-		attempt(func() { v.machine.Unseal(v.pinned) }) // a branch must not wait for it
+		attempt(func() { v.machine.Unseal(func() bool { return s.pinned(v) }) }) // a branch must not wait for it
 	}
 	attempt(s.fold)
 	s.trims.soon(trimAfter, s.trim)

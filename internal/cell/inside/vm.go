@@ -251,9 +251,13 @@ func (s *Server) get(id uint64) (*vm, error) {
 	defer s.mu.Unlock()
 	v := s.vms[id]
 	if v == nil {
-		return nil, fmt.Errorf("%w: there is no machine %d", machine.ErrEnded, id)
+		return nil, noMachine(id)
 	}
 	return v, nil
+}
+
+func noMachine(id uint64) error {
+	return fmt.Errorf("%w: there is no machine %d", machine.ErrEnded, id)
 }
 
 // retire tells that a machine has ended by itself, and frees it. It stays known until
@@ -377,6 +381,7 @@ func (s *Server) closeVM(_ *wire.Message, r wire.Ref) (*result, error) {
 	s.mu.Lock()
 	v := s.vms[r.ID]
 	delete(s.vms, r.ID)
+	delete(s.pins, r.ID)
 	s.mu.Unlock()
 	last := []wire.Stat{}
 	if v != nil {
