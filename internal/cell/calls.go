@@ -58,7 +58,7 @@ func (c *Cell) send(m *wire.Message) error {
 	case errors.Is(err, wire.ErrTooLong), behind && m.ID != 0:
 		return fmt.Errorf("telling cell %s: %w", c.Name, err)
 	case behind:
-		c.breaks(err)
+		c.breaks(fmt.Errorf("%w: %w", errEnded, err))
 	}
 	c.conn.Close()
 	return fmt.Errorf("%w: %w", c.lost(), err)

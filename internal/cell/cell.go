@@ -142,7 +142,7 @@ func (c *Cell) serveGuests() {
 func (c *Cell) breaks(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.broken = err
+	c.broken = cmp.Or(c.broken, err)
 }
 
 func (c *Cell) number() uint64 { return c.last.Add(1) }
@@ -238,12 +238,13 @@ func (c *Cell) end(err error) {
 	close(c.gone)
 }
 
-// leave lets go of the cell, which goes on for another daemon.
+// leave lets go of the cell, which goes on for another daemon. What it was told before it is
+// told first, if it listens.
 func (c *Cell) leave() {
 	c.mu.Lock()
 	c.left = true
 	c.mu.Unlock()
-	c.conn.Close()
+	c.conn.Finish(endTime / 2)
 }
 
 // Limit bounds what the process of the cell takes of the host. The error wraps
@@ -258,12 +259,37 @@ func (c *Cell) Limit(l jail.Limits) error {
 	return nil
 }
 
-// Quit ends the cell and all that lives in it.
+// quitTime is how long a cell may take to end what lives in it.
+var quitTime = 10 * time.Second // tests make it shorter
+
+var errStubborn = errors.New("it did not end when it was told to")
+
+// Quit ends the cell and all that lives in it. One that does not do so when it is told to is
+// ended from outside.
 func (c *Cell) Quit() {
 	c.mu.Lock()
+	again := c.quits
 	c.quits = true
 	c.mu.Unlock()
+	if again {
+		return
+	}
 	_ = c.tell(wire.OpQuit, struct{}{}, nil) // if it is gone all the better
+	late := time.AfterFunc(quitTime, func() { c.End(errStubborn) })
+	go func() {
+		<-c.gone
+		late.Stop()
+	}()
+}
+
+// End ends the process of the cell from outside, for a reason. It does not wait until that is
+// done.
+func (c *Cell) End(why error) {
+	c.breaks(fmt.Errorf("%w: %w", errEnded, why))
+	if err := c.proc.kill(); err != nil {
+		c.host.opts.Log.Warn("ending a cell", "cell", c.Name, "error", err)
+	}
+	c.conn.Close()
 }
 
 // dead reports whether the cell is gone.

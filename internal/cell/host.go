@@ -140,13 +140,7 @@ func (h *Host) assign(c *Cell, key string) error {
 	if err := h.write(record{recordVersion, c.Name, wire.Version, key, c.proc.identity, c.proc.inmate, c.seal}); err != nil {
 		return fmt.Errorf("noting what cell %s is for: %w", c.Name, err)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.cells[c.Name] != c {
-		return c.lost()
-	}
-	h.keyed[key] = c
-	return nil
+	return h.enter(c, key)
 }
 
 // Fresh returns a cell in which nothing lives.
@@ -240,13 +234,21 @@ func (h *Host) launch(name string) (*Cell, error) {
 	if len(c.Jail) > 0 {
 		h.gaps.Do(func() { h.opts.Log.Info("walls that cells lack on this host", "walls", c.Jail) })
 	}
+	return c, h.enter(c, "")
+}
+
+// enter makes a cell known, and the one for a key unless that is empty.
+func (h *Host) enter(c *Cell, key string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.cells[name] = c; c.dead() { // and may have been forgotten already
-		delete(h.cells, name)
-		return nil, c.lost()
+	if c.dead() { // and may have been forgotten already
+		return c.lost()
 	}
-	return c, nil
+	h.cells[c.Name] = c
+	if key != "" {
+		h.keyed[key] = c
+	}
+	return nil
 }
 
 // unnamed returns a file that has no name any more.
@@ -321,38 +323,45 @@ func (h *Host) Close(quit bool) {
 	spare := h.spare
 	h.spare = nil
 	h.mu.Unlock()
-	var parting sync.WaitGroup
-	for _, c := range h.Cells() {
-		parting.Go(func() { h.part(c, quit || slices.Contains(spare, c) || c.quitting()) })
+	cells := h.Cells()
+	for _, c := range cells {
+		if quit || slices.Contains(spare, c) || c.quitting() {
+			c.Quit()
+		} else {
+			go c.leave()
+		}
 	}
-	parting.Wait()
+	if late := ends(cells, endTime); len(late) > 0 {
+		for _, c := range late {
+			if c.quitting() {
+				c.End(errStubborn)
+			}
+		}
+		for _, c := range ends(late, killTime) {
+			h.opts.Log.Warn("a cell does not end", "cell", c.Name)
+		}
+	}
 	if quit {
 		h.opts.Launch.Close()
 	}
 }
 
-// part ends a cell or leaves it, and returns when that is done. One that does not answer
-// is killed.
-func (h *Host) part(c *Cell, quit bool) {
-	timer := time.AfterFunc(endTime, func() {
-		h.opts.Log.Warn("a cell does not end", "cell", c.Name)
-		c.conn.Close()
-	})
-	defer timer.Stop()
-	if quit {
-		c.Quit()
-	} else {
-		c.leave()
-	}
-	select {
-	case <-c.gone:
-	case <-time.After(killTime):
-		h.opts.Log.Warn("a cell cannot be killed", "cell", c.Name)
-	}
-}
+// killTime is how long the host may take to be rid of a process that it has killed.
+const killTime = 10 * time.Second
 
-// killTime is how long it may take to end a process in any way.
-const killTime = 5 * endTime
+// ends waits until cells are gone, and returns those that are not in time.
+func ends(cells []*Cell, within time.Duration) (late []*Cell) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	for _, c := range cells {
+		select {
+		case <-c.gone:
+		case <-ctx.Done():
+			late = append(late, c)
+		}
+	}
+	return late
+}
 
 func (c *Cell) quitting() bool {
 	c.mu.Lock()

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/jail"
 	"github.com/forkd-dev/forkd/internal/page"
 )
@@ -59,7 +58,7 @@ func (i identity) lives() bool {
 	return err == nil && now == i
 }
 
-// kill ends the process, if it is still there.
+// kill ends the process, if it is still there, and returns when it has ended.
 func (i identity) kill() error {
 	if i.PID == os.Getpid() {
 		return nil // a cell within this process; see Within
@@ -79,6 +78,8 @@ func (i identity) kill() error {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("ending process %d: %w", i.PID, err)
 	}
+	// It is readable when the process has ended. One that takes longer does so without us.
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endTime/time.Millisecond))
 	return nil
 }
 
@@ -126,6 +127,9 @@ func (p *process) watch() {
 // endTime is how long a process that has closed its connection may take to end.
 const endTime = 2 * time.Second
 
+// errEnded is how a process has ended that was ended from here.
+var errEnded = errors.New("was ended")
+
 // reason tells how the process has ended, whose connection ended with err. It wraps
 // page.ErrQuota if the process has met its memory limit.
 func (p *process) reason(err error) error {
@@ -140,8 +144,8 @@ func (p *process) reason(err error) error {
 	switch {
 	case p != nil && p.atLimit():
 		return fmt.Errorf("was killed for want of memory: %w", page.ErrQuota)
-	case errors.Is(err, wire.ErrBehind):
-		return fmt.Errorf("was ended: %w", err)
+	case errors.Is(err, errEnded):
+		return err
 	case state != nil:
 		return errors.New("ended: " + describe(state))
 	case err != nil && !slices.ContainsFunc(closings, func(e error) bool { return errors.Is(err, e) }):

@@ -92,14 +92,15 @@ func (h *Host) recover(r record) (*Found, error) {
 		c.conn.Close()
 		return nil, fmt.Errorf("asking cell %s for what it has: %w", c.Name, err)
 	}
-	h.mu.Lock()
-	h.cells[c.Name] = c
 	// What lives in one that is not confined goes on; nothing more is put into it.
 	usable := r.Jail != nil || !h.opts.Launch.Confines()
-	if r.Key != "" && usable {
-		h.keyed[r.Key] = c
+	key := r.Key
+	if !usable {
+		key = ""
 	}
-	h.mu.Unlock()
+	if err := h.enter(c, key); err != nil {
+		return nil, err
+	}
 	if !usable {
 		h.opts.Log.Warn("a cell of an earlier daemon is not confined", "cell", r.Name, "process", r.PID)
 	}

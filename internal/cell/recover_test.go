@@ -2,6 +2,7 @@ package cell
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -105,5 +106,25 @@ func TestPartsThatMakeNoSense(t *testing.T) {
 		if err := (&Found{Cell: c}).add(&part, 7); err == nil {
 			t.Errorf("%s: taken", name)
 		}
+	}
+}
+
+// TestDeadCellIsNotEntered: a cell that ends while it is taken over is not what later machines
+// are made in.
+func TestDeadCellIsNotEntered(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	c, err := l.Fresh()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.proc.kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-c.gone
+	if err := l.enter(c, "x"); !errors.Is(err, ErrLost) {
+		t.Errorf("entered: %v", err)
+	}
+	if again := l.shared("x"); again == c {
+		t.Error("the dead cell is for it")
 	}
 }

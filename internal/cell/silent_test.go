@@ -12,6 +12,8 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/machine/machinetest"
+	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
 // signal sends a signal to a cell.
@@ -147,5 +149,90 @@ func TestLateForks(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%d machines stay", n)
 		}
+	}
+}
+
+// TestStubbornCell: a cell that does not end when it is told to is ended.
+func TestStubbornCell(t *testing.T) {
+	before := quitTime
+	quitTime = 50 * time.Millisecond
+	defer func() { quitTime = before }()
+	l := newLab(t, shortDir(t), nil)
+	v := l.boot(machinetest.Count)
+	l.signal(v.Cell(), syscall.SIGSTOP)
+	v.Cell().Quit()
+	if e := awaitEnd(t, v); !errors.Is(e.Err, errStubborn) {
+		t.Errorf("ended with %v", e)
+	}
+	<-v.Cell().gone
+	if v.Cell().proc.lives() {
+		t.Error("the process is there")
+	}
+}
+
+// TestCloseEndsCells: when Close has returned there is no cell for a later daemon to find, even
+// if one of them does not listen.
+func TestCloseEndsCells(t *testing.T) {
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	v := l.boot(machinetest.Count)
+	l.signal(v.Cell(), syscall.SIGSTOP)
+	l.Host.Close(true)
+	if v.Cell().proc.lives() {
+		t.Error("the process is there")
+	}
+	if left, err := l.records(); err != nil || len(left) != 0 {
+		t.Errorf("left %+v, %v", left, err)
+	}
+}
+
+// slowCut is a cut whose stacks come when they may, or not at all.
+type slowCut struct {
+	snapshot.Cut
+	may chan error
+}
+
+func (c slowCut) Stacks(ctx context.Context) (memory, scratch *page.Stack, err error) {
+	if err := <-c.may; err != nil {
+		return nil, nil, err
+	}
+	return c.Cut.Stacks(ctx)
+}
+
+// TestForkOfASilentCut: who forks a branch whose cell does not answer may leave, and what could not
+// be had is asked for again.
+func TestForkOfASilentCut(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, _ := l.branch(parent)
+	slow := slowCut{retain(cut), make(chan error)}
+	root, err := snapshot.OpenRoot(l.root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := snapshot.InMemory(&snapshot.Manifest{VCPUs: 1}, cut.State(), slow, root)
+	defer s.Release()
+	c := l.shared("x")
+	fork := func(ctx context.Context) error {
+		_, errs := c.Fork(ctx, s, noNote, Spec{Children: make([]Child, 1)})
+		return errs[0]
+	}
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if err := fork(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("forked: %v", err)
+		}
+		cancel()
+	}
+	slow.may <- errSilent // to the one who asks for both
+	for known := true; known; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		_, known = c.sources[s]
+		c.mu.Unlock()
+	}
+	go func() { slow.may <- nil }()
+	if err := fork(t.Context()); err != nil {
+		t.Errorf("forked again: %v", err)
 	}
 }

@@ -58,7 +58,7 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 	if err := wire.CheckNote(spec.Common); err != nil {
 		return fail(err)
 	}
-	id, err := c.load(snap, note)
+	id, err := c.load(ctx, snap, note)
 	if err != nil {
 		return fail(err)
 	}
@@ -137,8 +137,8 @@ func (c *Cell) closeAll(vms []*VM) {
 	}
 }
 
-// load makes a snapshot known to the cell, once.
-func (c *Cell) load(snap *snapshot.Snapshot, note func() (json.RawMessage, error)) (uint64, error) {
+// load makes a snapshot known to the cell, once. Who leaves meanwhile leaves that to others.
+func (c *Cell) load(ctx context.Context, snap *snapshot.Snapshot, note func() (json.RawMessage, error)) (uint64, error) {
 	if cut, ok := snap.Cut.(*Cut); ok && cut.cell == c {
 		return cut.spec.ID, cut.note(note)
 	}
@@ -151,24 +151,43 @@ func (c *Cell) load(snap *snapshot.Snapshot, note func() (json.RawMessage, error
 	if o == nil {
 		o = &source{id: c.number(), ready: make(chan struct{})}
 		c.sources[snap] = o
-		c.mu.Unlock()
-		o.err = c.sendSource(o.id, snap, note)
-		close(o.ready)
-		return o.id, o.err
+		snap.Retain()
+		go c.sendFirst(o, snap, note)
 	}
 	c.mu.Unlock()
-	<-o.ready
-	return o.id, o.err
+	select {
+	case <-o.ready:
+		return o.id, o.err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// sendFirst sends a snapshot, to which it takes over a reference. If it cannot be sent the next
+// who needs it tries again.
+func (c *Cell) sendFirst(o *source, snap *snapshot.Snapshot, note func() (json.RawMessage, error)) {
+	defer snap.Release()
+	if o.err = c.sendSource(o.id, snap, note); o.err != nil {
+		c.mu.Lock()
+		delete(c.sources, snap)
+		c.mu.Unlock()
+	}
+	close(o.ready)
 }
 
 // sendSource sends a snapshot, and has it dropped when nobody needs it any more.
-func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.RawMessage, error)) error {
+func (c *Cell) sendSource(id uint64, snap *snapshot.Snapshot, note func() (json.RawMessage, error)) (err error) {
 	memory, scratch, release, err := local(snap)
 	if err != nil {
 		return err
 	}
 	defer release()
 	d := wire.Source{ID: id, VCPUs: snap.Manifest.VCPUs}
+	defer func() {
+		if err != nil {
+			c.unuse(d)
+		}
+	}()
 	if d.Note, err = c.sourceNote(id, note); err != nil {
 		return err
 	}
@@ -196,7 +215,8 @@ func (c *Cell) sourceNote(id uint64, note func() (json.RawMessage, error)) (json
 	return c.seal.close(subject{kind: ofSource, id: id}, n)
 }
 
-// local returns a snapshot's stacks as this process knows them.
+// local returns a snapshot's stacks as this process knows them. A cell that has them has a time
+// for each of them.
 func local(snap *snapshot.Snapshot) (memory, scratch *page.Stack, release func(), err error) {
 	if snap.Cut == nil {
 		return snap.Memory, snap.Scratch, func() {}, nil
