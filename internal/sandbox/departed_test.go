@@ -67,3 +67,39 @@ func TestDepartedAreBounded(t *testing.T) {
 		t.Errorf("%d reasons of %d are kept", len(d.reasons), len(d.order))
 	}
 }
+
+// A sandbox that ended by itself and was put back from what was saved is not forgotten when many
+// others have ended.
+func TestWhatWasPutBackIsNotForgotten(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	m.retire(b) // while it was paused
+	m.remove(b)
+	src, err := m.source("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Release()
+	next, err := m.spawn(t.Context(), src, birth{id: b.id, tag: "base", created: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.register(next); err != nil {
+		t.Fatal(err)
+	}
+	others, err := m.Fork(t.Context(), ForkSpec{Tag: "base", N: maxEnded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range others {
+		m.retire(m.lookup(r.Sandbox.ID))
+	}
+	if m.lookup(b.id) != next {
+		t.Error("it is gone")
+	}
+	m.retire(forkBare(t, m, "base"))
+	if m.lookup(others[0].Sandbox.ID) != nil || m.lookup(others[1].Sandbox.ID) == nil {
+		t.Error("not the oldest was forgotten")
+	}
+}

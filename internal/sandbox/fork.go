@@ -273,9 +273,11 @@ func (m *Manager) retire(b *box) {
 	if m.boxes[b.id] != b {
 		return
 	}
-	m.ended = append(m.ended, b.id)
+	m.ended = append(m.ended, b)
 	if len(m.ended) > maxEnded {
-		delete(m.boxes, m.ended[0])
+		if old := m.ended[0]; m.boxes[old.id] == old { // and not one that was resumed
+			delete(m.boxes, old.id)
+		}
 		m.ended = m.ended[1:]
 	}
 }

@@ -94,7 +94,7 @@ type Manager struct {
 	mu       sync.Mutex
 	warm     map[string]*snapshot.Snapshot // opened snapshots by tag; guarded by mu
 	boxes    map[string]*box               // guarded by mu
-	ended    []string                      // ids of boxes that ended, oldest first; guarded by mu
+	ended    []*box                        // by themselves, oldest first; guarded by mu
 	failures []failure                     // branches that could not be written, oldest first; guarded by mu
 	closed   bool                          // guarded by mu
 }

@@ -148,10 +148,11 @@ func (m *Manager) removeClaimed(tags []string, opts RemoveOptions) error {
 	if len(stored) == 0 {
 		return nil
 	}
-	if err := m.store.Remove(stored...); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err := m.store.Remove(stored...)
+	m.cool(stored...) // also what is gone, and not for good
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return wrap(err, "removing %s", strings.Join(stored, ", "))
 	}
-	m.cool(stored...)
 	return nil
 }
 

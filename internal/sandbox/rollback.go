@@ -116,6 +116,5 @@ func (m *Manager) exchange(b, next *box) error {
 	defer next.mu.Unlock()
 	next.life, next.fleeting = life, false
 	m.arm(next)
-	m.ended = slices.DeleteFunc(m.ended, func(id string) bool { return id == b.id })
 	return nil
 }

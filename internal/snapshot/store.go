@@ -27,6 +27,7 @@
 package snapshot
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -210,8 +211,9 @@ func (s *Store) remove(tag string) error {
 	if !s.onDisk(tag) {
 		return notExist(tag)
 	}
-	// Renamed first, so that a crash half way leaves no half snapshot.
-	doomed := filepath.Join(s.snapshots, tempPrefix+"removed-"+tag)
+	// Renamed first, so that a crash half way leaves no half snapshot; to a name that
+	// nothing has which could not be removed before.
+	doomed := filepath.Join(s.snapshots, tempPrefix+"removed-"+tag+"-"+rand.Text())
 	if err := s.disk.rename(s.Dir(tag), doomed); err != nil {
 		return fmt.Errorf("removing snapshot %q: %w", tag, err)
 	}

@@ -395,3 +395,30 @@ func TestSnapshotsAreReleasedWithoutLocks(t *testing.T) {
 		}
 	}
 }
+
+// What cannot be removed for good is gone all the same, and in nobody's way.
+func TestRemovalThatIsCutShort(t *testing.T) {
+	b := newBench(t)
+	stuck := true
+	b.store.disk.before = func(step string, paths ...string) error {
+		if stuck && step == "remove" && strings.Contains(paths[0], "removed-") {
+			return errors.New("no")
+		}
+		return nil
+	}
+	for range 2 {
+		b.create("a", 1)
+		if err := b.store.Remove("a"); err == nil || b.store.Exists("a") {
+			t.Errorf("removing it: %v", err)
+		}
+	}
+	stuck = false
+	b.create("a", 1)
+	if err := b.store.Remove("a"); err != nil {
+		t.Error(err)
+	}
+	b.reopen()
+	if left := b.files(); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+}
