@@ -6,17 +6,18 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/board"
+	"github.com/forkd-dev/forkd/internal/cell/celltest"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
@@ -65,7 +66,7 @@ type lab struct {
 // newLab makes a host whose cells are processes. change may be nil.
 func newLab(t *testing.T, dir string, change func(*Options)) *lab {
 	t.Helper()
-	jailer, err := jail.New(jail.Config{Group: "forkd-test-cells"})
+	jailer, err := jail.New(jail.Config{Group: fmt.Sprint("forkd-test-cells-", os.Getpid())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,12 +395,7 @@ func TestStoppedCell(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
 	l.counted(v)
-	signal := func(s syscall.Signal) {
-		if err := syscall.Kill(v.Cell().PID, s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	signal(syscall.SIGSTOP)
+	celltest.Stop(t, v.Cell().PID)
 	for range 50 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		if _, err := v.Dial(ctx, 1); err == nil {
@@ -412,7 +408,7 @@ func TestStoppedCell(t *testing.T) {
 	if _, err := v.Branch(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("branched: %v", err)
 	}
-	signal(syscall.SIGCONT)
+	celltest.Continue(t, v.Cell().PID)
 	l.counted(v)
 	if _, n := l.branch(v); n == 0 {
 		t.Error("it does not go on")

@@ -6,23 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/cell/celltest"
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/machine/machinetest"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
-
-// signal sends a signal to a cell.
-func (l *lab) signal(c *Cell, s syscall.Signal) {
-	l.t.Helper()
-	if err := syscall.Kill(c.PID, s); err != nil {
-		l.t.Fatal(err)
-	}
-}
 
 // has returns what a cell has, once it has answered all that it was asked.
 func (l *lab) has(c *Cell) (s wire.State) {
@@ -51,7 +43,7 @@ func TestToldWhileStopped(t *testing.T) {
 	v := l.boot(machinetest.Count)
 	l.counted(v)
 	c := v.Cell()
-	l.signal(c, syscall.SIGSTOP)
+	celltest.Stop(t, c.PID)
 	const notes = 3000 // far more than a socket takes
 	for i := range notes {
 		if err := v.SetNote(json.RawMessage(fmt.Sprint(i))); err != nil {
@@ -68,7 +60,7 @@ func TestToldWhileStopped(t *testing.T) {
 		t.Errorf("it was asked %d times for figures", len(c.calls))
 	}
 	c.mu.Unlock()
-	l.signal(c, syscall.SIGCONT)
+	celltest.Continue(t, c.PID)
 	has := l.has(c)
 	if len(has.VMs) != 1 {
 		t.Fatalf("it has %+v", has.VMs)
@@ -85,7 +77,7 @@ func TestToldWhileStopped(t *testing.T) {
 func TestGivenUpCell(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
-	l.signal(v.Cell(), syscall.SIGSTOP)
+	celltest.Stop(t, v.Cell().PID)
 	refused, blob := false, make([]byte, 8<<20)
 	for range 100 {
 		if _, err := v.cell.call(t.Context(), request{op: wire.OpStart, body: wire.Ref{ID: v.id}, within: time.Millisecond}, nil); errors.Is(err, wire.ErrBehind) {
@@ -108,7 +100,7 @@ func TestLateCuts(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
 	l.counted(v)
-	l.signal(v.Cell(), syscall.SIGSTOP)
+	celltest.Stop(t, v.Cell().PID)
 	for range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		if _, err := v.Branch(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -116,7 +108,7 @@ func TestLateCuts(t *testing.T) {
 		}
 		cancel()
 	}
-	l.signal(v.Cell(), syscall.SIGCONT)
+	celltest.Continue(t, v.Cell().PID)
 	time.Sleep(100 * time.Millisecond) // for those that would stay to come
 	if has := l.has(v.Cell()); len(has.Sources) != 0 {
 		t.Errorf("%d cuts stay", len(has.Sources))
@@ -134,13 +126,13 @@ func TestLateForks(t *testing.T) {
 	cut, _ := l.branch(parent)
 	s := l.snapshot("s", cut)
 	c := l.shared("x")
-	l.signal(c, syscall.SIGSTOP)
+	celltest.Stop(t, c.PID)
 	for range 5 {
 		if _, errs := c.Fork(t.Context(), s, noNote, Spec{Children: make([]Child, 4)}); !errors.Is(errs[0], errSilent) {
 			t.Errorf("forked: %v", errs[0])
 		}
 	}
-	l.signal(c, syscall.SIGCONT)
+	celltest.Continue(t, c.PID)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		n := len(l.has(c).VMs)
 		if n == 0 {
@@ -159,7 +151,7 @@ func TestStubbornCell(t *testing.T) {
 	defer func() { quitTime = before }()
 	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
-	l.signal(v.Cell(), syscall.SIGSTOP)
+	celltest.Stop(t, v.Cell().PID)
 	v.Cell().Quit()
 	if e := awaitEnd(t, v); !errors.Is(e.Err, errStubborn) {
 		t.Errorf("ended with %v", e)
@@ -176,7 +168,7 @@ func TestCloseEndsCells(t *testing.T) {
 	dir := shortDir(t)
 	l := newLab(t, dir, nil)
 	v := l.boot(machinetest.Count)
-	l.signal(v.Cell(), syscall.SIGSTOP)
+	celltest.Stop(t, v.Cell().PID)
 	l.Host.Close(true)
 	if v.Cell().proc.lives() {
 		t.Error("the process is there")

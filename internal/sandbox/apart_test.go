@@ -1,16 +1,12 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +14,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/cell/celltest"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
@@ -77,26 +74,8 @@ func openApart(t *testing.T) *Manager {
 func silence(t *testing.T, b *box) {
 	t.Helper()
 	pid := b.machine.Cell().PID
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { syscall.Kill(pid, syscall.SIGCONT) })
-	for !stopped(t, pid) {
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// stopped reports whether all threads of a process stand still, which takes a signal a moment.
-func stopped(t *testing.T, pid int) bool {
-	t.Helper()
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil || len(threads) == 0 {
-		t.Fatalf("process %d is gone", pid)
-	}
-	return !slices.ContainsFunc(threads, func(name string) bool {
-		stat, err := os.ReadFile(name)
-		return err == nil && !bytes.Contains(stat, []byte(") T "))
-	})
+	celltest.Stop(t, pid)
+	t.Cleanup(func() { syscall.Kill(pid, syscall.SIGCONT) }) // if it is there
 }
 
 // Figures of a silent cell are those of before: nobody waits for them who decides what may be
@@ -178,7 +157,7 @@ func TestNotesForASilentCell(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("others wait for it")
 	}
-	syscall.Kill(b.machine.Cell().PID, syscall.SIGCONT)
+	celltest.Continue(t, b.machine.Cell().PID)
 	noting.Wait()
 	<-done
 }
