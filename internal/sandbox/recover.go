@@ -106,13 +106,23 @@ func (m *Manager) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var wg sync.WaitGroup
 	for _, f := range found {
-		m.recoverCell(ctx, f)
+		wg.Go(func() { m.recoverCell(ctx, f) })
 	}
+	wg.Wait()
 	return nil
 }
 
+// recoverTime is how long it may take to take one cell over. Nobody can use any sandbox before
+// that is done, so one that takes longer is ended. Guests have no part in it. Tests make it shorter.
+var recoverTime = time.Minute
+
+var errNotTaken = errors.New("it could not be taken over in time")
+
 func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
+	late := time.AfterFunc(recoverTime, func() { f.Cell.End(errNotTaken) })
+	defer late.Stop()
 	snaps := make(map[uint64]*snapshot.Snapshot)
 	for _, s := range f.Sources {
 		if len(s.Note) == 0 { // a branch that was being made; what it stood on has a source of its own
@@ -134,7 +144,7 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 			v.Close()
 			return
 		}
-		if err := m.recoverBox(ctx, v, snaps[v.Source]); err != nil {
+		if err := m.recoverBox(v, snaps[v.Source]); err != nil {
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
 			v.Close()
 		}
@@ -214,9 +224,22 @@ func (m *Manager) rivals(b *box) (list []*box) {
 // releaseTime bounds how long a guest may take to go on.
 const releaseTime = 10 * time.Second
 
+// goOn has a guest go on that a pause or a branch which was under way has left standing still.
+// Who needs the guest waits for it, and nobody else does.
+func (m *Manager) goOn(b *box) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
+		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
+	}
+	close(b.called)
+	close(b.awake)
+	b.notes.soon(b)
+}
+
 // recoverBox takes over one sandbox. What was done to its machine when the daemon ended
 // is not done any more, so it runs, if it ever did.
-func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot.Snapshot) error {
+func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
 	var n boxNote
 	var t termsNote
 	if err := json.Unmarshal(v.Note, &n); err != nil {
@@ -244,18 +267,13 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 		}
 	}
 	if n.Awake {
-		// A pause or a branch that was under way has left the guest standing still.
-		ctx, cancel := context.WithTimeout(ctx, releaseTime)
-		defer cancel()
-		if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
-			m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
-		}
-		b.wakeOnce.Do(func() {})
-		close(b.called)
-		close(b.awake)
+		b.wakeOnce.Do(func() {}) // it is done below
 	}
 	if err := m.settle(b); err != nil {
 		return err
+	}
+	if n.Awake {
+		go m.goOn(b)
 	}
 	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)
 	return nil
