@@ -255,6 +255,7 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 		close(b.awake)
 	}
 	if err := m.settle(b); err != nil {
+		b.close()
 		return err
 	}
 	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)

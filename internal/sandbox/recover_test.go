@@ -222,3 +222,24 @@ func TestRecoverWorkspaces(t *testing.T) {
 		t.Errorf("%d sandboxes stay", len(left))
 	}
 }
+
+// TestRecoverLetsGo: what a sandbox stands on that is not taken over is not kept for it.
+func TestRecoverLetsGo(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	occupy(t, m, "removed")
+	m, said := takeOver(t, m)
+	if left := m.all(); len(left) != 0 {
+		t.Fatalf("%d sandboxes stay: %s", len(left), said)
+	}
+	src, err := m.source("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := false
+	src.OnRelease(func() { released = true })
+	src.Release()
+	if _, err := m.RemoveSnapshots([]string{"x"}, RemoveOptions{}); err != nil || !released {
+		t.Errorf("somebody has it still (%v)", err)
+	}
+}
