@@ -134,7 +134,7 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 			v.Close()
 			return
 		}
-		if err := m.recoverBox(ctx, v, snaps[v.Source]); err != nil {
+		if err := m.recoverBox(v, snaps[v.Source]); err != nil {
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
 			v.Close()
 		}
@@ -216,7 +216,7 @@ const releaseTime = 10 * time.Second
 
 // recoverBox takes over one sandbox. What was done to its machine when the daemon ended
 // is not done any more, so it runs, if it ever did.
-func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot.Snapshot) error {
+func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
 	var n boxNote
 	var t termsNote
 	if err := json.Unmarshal(v.Note, &n); err != nil {
@@ -244,20 +244,28 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 		}
 	}
 	if n.Awake {
-		// A pause or a branch that was under way has left the guest standing still.
-		ctx, cancel := context.WithTimeout(ctx, releaseTime)
-		defer cancel()
-		if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
-			m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
-		}
 		b.wakeOnce.Do(func() {})
 		close(b.called)
-		close(b.awake)
 	}
 	if err := m.settle(b); err != nil {
 		b.close()
 		return err
 	}
+	if n.Awake {
+		go m.awaken(b) // whoever uses it waits for that, and nobody else
+	}
 	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)
 	return nil
+}
+
+// awaken has a sandbox go on that was awake when an earlier daemon ended: a pause or a
+// branch that was under way may have left the guest standing still.
+func (m *Manager) awaken(b *box) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
+		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
+	}
+	close(b.awake)
+	b.notes.soon(b)
 }
