@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell"
@@ -224,19 +225,6 @@ func (m *Manager) rivals(b *box) (list []*box) {
 // releaseTime bounds how long a guest may take to go on.
 const releaseTime = 10 * time.Second
 
-// goOn has a guest go on that a pause or a branch which was under way has left standing still.
-// Who needs the guest waits for it, and nobody else does.
-func (m *Manager) goOn(b *box) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
-	defer cancel()
-	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
-		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
-	}
-	close(b.called)
-	close(b.awake)
-	b.notes.soon(b)
-}
-
 // recoverBox takes over one sandbox. What was done to its machine when the daemon ended
 // is not done any more, so it runs, if it ever did.
 func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
@@ -267,14 +255,28 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
 		}
 	}
 	if n.Awake {
-		b.wakeOnce.Do(func() {}) // it is done below
+		b.wakeOnce.Do(func() {})
+		close(b.called)
 	}
 	if err := m.settle(b); err != nil {
+		b.close()
 		return err
 	}
 	if n.Awake {
-		go m.goOn(b)
+		go m.awaken(b) // whoever uses it waits for that, and nobody else
 	}
 	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)
 	return nil
+}
+
+// awaken has a sandbox go on that was awake when an earlier daemon ended: a pause or a
+// branch that was under way may have left the guest standing still.
+func (m *Manager) awaken(b *box) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
+		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
+	}
+	close(b.awake)
+	b.notes.soon(b)
 }

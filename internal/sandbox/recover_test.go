@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"slices"
@@ -221,4 +222,47 @@ func TestRecoverWorkspaces(t *testing.T) {
 	if left := m.all(); len(left) != 0 {
 		t.Errorf("%d sandboxes stay", len(left))
 	}
+}
+
+// TestRecoverLetsGo: what a sandbox stands on that is not taken over is not kept for it.
+func TestRecoverLetsGo(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	occupy(t, m, "removed")
+	m, said := takeOver(t, m)
+	if left := m.all(); len(left) != 0 {
+		t.Fatalf("%d sandboxes stay: %s", len(left), said)
+	}
+	src, err := m.source("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := false
+	src.OnRelease(func() { released = true })
+	src.Release()
+	if _, err := m.RemoveSnapshots([]string{"x"}, RemoveOptions{}); err != nil || !released {
+		t.Errorf("somebody has it still (%v)", err)
+	}
+}
+
+// TestRecoverSilentGuest: a guest that does not answer when it is taken over holds up nobody, least of
+// all the daemon's start.
+func TestRecoverSilentGuest(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	old := forkBare(t, m, "x")
+	actor{}.play(t, old)
+	old.note() // that it is awake, which its guest knows nothing of
+	m, said := takeOver(t, m)
+	b := m.lookup(old.id)
+	if b == nil {
+		t.Fatalf("it is lost: %s", said)
+	}
+	if b.isAwake() {
+		t.Error("it was waited for")
+	}
+	forkBare(t, m, "x")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	wantCode(t, "who uses it waits", second(m.Ping(ctx, b.id)), Timeout, "waiting")
 }
