@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
+	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/jail"
@@ -65,7 +67,7 @@ type lab struct {
 // newLab makes a host whose cells are processes. change may be nil.
 func newLab(t *testing.T, dir string, change func(*Options)) *lab {
 	t.Helper()
-	jailer, err := jail.New(jail.Config{Group: "forkd-test-cells"})
+	jailer, err := jail.New(jail.Config{Group: fmt.Sprint("forkd-test-cells-", os.Getpid())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -572,6 +574,27 @@ func TestRecordsOfOthers(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(dir, "cells"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestCellOfAnotherVersion: a cell that this daemon cannot talk to is ended.
+func TestCellOfAnotherVersion(t *testing.T) {
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	v := l.boot(machinetest.Count)
+	c := v.Cell()
+	r := record{recordVersion, c.Name, wire.Version + 1, "", c.proc.identity, c.proc.inmate}
+	if err := l.write(r); err != nil {
+		t.Fatal(err)
+	}
+	l.Host.Close(false)
+	l.store.Close()
+	l = newLab(t, dir, nil)
+	if found, err := l.records(); err != nil || len(found) != 0 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	if c.proc.lives() {
+		t.Error("the process is there")
 	}
 }
 

@@ -56,7 +56,7 @@ func (h *Host) erase(name string) {
 }
 
 // records returns the records of cells, and removes whatever else is in the
-// directory.
+// directory. A cell of another version that a record names is ended.
 func (h *Host) records() (all []record, err error) {
 	entries, err := os.ReadDir(h.opts.Dir)
 	if err != nil {
@@ -71,6 +71,11 @@ func (h *Host) records() (all []record, err error) {
 		r, err := readRecord(h.path(name, recordSuffix))
 		if err != nil || r.Name != name {
 			h.opts.Log.Warn("a record of a cell cannot be read; what lived in it is lost", "cell", name, "error", err)
+			if r.Name == name {
+				if err := r.kill(); err != nil {
+					h.opts.Log.Warn("ending a cell", "cell", name, "error", err)
+				}
+			}
 			continue
 		}
 		known[name] = true

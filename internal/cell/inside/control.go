@@ -113,14 +113,14 @@ func (s *Server) send(m *wire.Message) {
 		return
 	}
 	if err := c.Send(m); m.Op != wire.OpConsole || !errors.Is(err, wire.ErrBehind) {
-		unsent(c, err)
+		unsent(c.Conn, err)
 	}
 }
 
 // unsent ends a connection on which something could not be sent. If it is the daemon that has
 // ended it, what it has said before is to be done all the same, and then its end is seen.
 func unsent(c *wire.Conn, err error) {
-	if err != nil && !errors.Is(err, unix.EPIPE) {
+	if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		c.Close()
 	}
 }

@@ -56,7 +56,7 @@ type Server struct {
 	layers  *registry
 	sources map[uint64]*source // guarded by mu
 	vms     map[uint64]*vm     // guarded by mu
-	control *wire.Conn         // nil: no daemon is there; guarded by mu
+	control *session           // nil: no daemon is there; guarded by mu
 	streams *streams           // nil: no daemon is there; guarded by mu
 	alone   *time.Timer        // ends the cell; guarded by mu
 }
@@ -172,16 +172,38 @@ func (s *Server) watchLocked() {
 	}
 }
 
+// session is the control connection of one daemon.
+type session struct {
+	*wire.Conn
+	beside sync.WaitGroup // requests that are being done
+	over   chan struct{}  // closed when all that it has asked for is done
+}
+
+// formerTime is how long what an earlier daemon has said may take to be done.
+const formerTime = 5 * time.Second
+
+// finish returns when all is done that a daemon has asked for which is gone: it may have been told
+// already that it is.
+func (c *session) finish() {
+	_ = c.ReadUntil(time.Now().Add(formerTime)) // one that is closed is not read
+	select {
+	case <-c.over:
+	case <-time.After(2 * formerTime):
+		c.Close()
+	}
+}
+
 // serveControl does what one daemon asks for. One that connects takes the place of
 // the one before.
-func (s *Server) serveControl(c *wire.Conn) {
+func (s *Server) serveControl(conn *wire.Conn) {
+	c := &session{Conn: conn, over: make(chan struct{})}
 	s.mu.Lock()
 	former := s.control
 	s.control = c
 	s.watchLocked()
 	s.mu.Unlock()
 	if former != nil {
-		former.Close()
+		former.finish()
 	}
 	s.unpin()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -189,7 +211,6 @@ func (s *Server) serveControl(c *wire.Conn) {
 	err := s.receive(ctx, c)
 	c.Close()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.control == c {
 		s.control = nil
 		s.watchLocked()
@@ -197,10 +218,13 @@ func (s *Server) serveControl(c *wire.Conn) {
 			fmt.Fprintln(os.Stderr, "forkd cell: the daemon:", err)
 		}
 	}
+	s.mu.Unlock()
+	c.beside.Wait()
+	close(c.over)
 }
 
 // receive takes up requests in their order. What takes time is done beside it.
-func (s *Server) receive(ctx context.Context, c *wire.Conn) error {
+func (s *Server) receive(ctx context.Context, c *session) error {
 	for {
 		m, err := c.Receive()
 		if err != nil {
@@ -209,15 +233,15 @@ func (s *Server) receive(ctx context.Context, c *wire.Conn) error {
 		h, ok := handlers[m.Op]
 		if !ok {
 			closeFiles(m.Files)
-			s.answer(c, m, nil, fmt.Errorf("cells do not know %q", m.Op))
+			s.answer(c.Conn, m, nil, fmt.Errorf("cells do not know %q", m.Op))
 			continue
 		}
 		do := func() {
 			r, err := h.do(s, ctx, m)
-			s.answer(c, m, r, err)
+			s.answer(c.Conn, m, r, err)
 		}
 		if h.beside {
-			go do()
+			c.beside.Go(do)
 		} else {
 			do()
 		}
