@@ -203,11 +203,14 @@ func (c *Cell) console(id uint64, b []byte) {
 func (c *Cell) end(err error) {
 	c.mu.Lock()
 	left := c.left
-	err = cmp.Or(c.broken, err)
 	c.mu.Unlock()
 	reason := errors.New("is left to another daemon")
 	if !left {
-		reason = c.proc.reason(err)
+		state := c.proc.await()
+		c.mu.Lock()
+		err = cmp.Or(c.broken, err)
+		c.mu.Unlock()
+		reason = c.proc.reason(state, err)
 	}
 	c.mu.Lock()
 	calls, vms := c.calls, c.vms

@@ -130,19 +130,24 @@ const endTime = 2 * time.Second
 // errEnded is how a process has ended that was ended from here.
 var errEnded = errors.New("was ended")
 
-// reason tells how the process has ended, whose connection ended with err. It wraps
-// page.ErrQuota if the process has met its memory limit.
-func (p *process) reason(err error) error {
-	var state *os.ProcessState
-	if p != nil && p.exited != nil {
-		select {
-		case <-p.exited:
-			state = p.state
-		case <-time.After(endTime):
-		}
+// await waits for the end of a process that has closed its connection, for a time.
+func (p *process) await() (state *os.ProcessState) {
+	if p.exited == nil {
+		return nil
 	}
+	select {
+	case <-p.exited:
+		return p.state
+	case <-time.After(endTime):
+		return nil
+	}
+}
+
+// reason tells how the process has ended, whose connection ended with err; state is nil if
+// nobody knows. It wraps page.ErrQuota if the process has met its memory limit.
+func (p *process) reason(state *os.ProcessState, err error) error {
 	switch {
-	case p != nil && p.atLimit():
+	case p.atLimit():
 		return fmt.Errorf("was killed for want of memory: %w", page.ErrQuota)
 	case errors.Is(err, errEnded):
 		return err

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,12 +19,31 @@ import (
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
-// signal sends a signal to a cell.
+// signal sends a signal to a cell. One that stops it has done so.
 func (l *lab) signal(c *Cell, s syscall.Signal) {
 	l.t.Helper()
 	if err := syscall.Kill(c.PID, s); err != nil {
 		l.t.Fatal(err)
 	}
+	for s == syscall.SIGSTOP && !l.stopped(c) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped reports whether no thread of a cell runs.
+func (l *lab) stopped(c *Cell) bool {
+	l.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.PID))
+	if err != nil || len(threads) == 0 {
+		l.t.Fatalf("process %d has no threads: %v", c.PID, err)
+	}
+	for _, path := range threads {
+		b, err := os.ReadFile(path)
+		if err == nil && !strings.Contains(string(b), ") T ") {
+			return false
+		}
+	}
+	return true
 }
 
 // has returns what a cell has, once it has answered all that it was asked.
