@@ -46,8 +46,7 @@ type Cell struct {
 	layers  map[uint64]*held               // layers that were sent; guarded by mu
 	numbers map[*page.Layer]uint64         // of those; guarded by mu
 	sources map[*snapshot.Snapshot]*source // guarded by mu
-	saved   map[uint64]page.Digest         // layers of its own that have a file; guarded by mu
-	filed   map[uint64]bool                // of these, the ones that it has as files; guarded by mu
+	saved   written                        // layers of its own that have a file; guarded by mu
 	broken  error                          // why its connections are closed here; guarded by mu
 	why     error                          // it is gone; guarded by mu
 	asking  bool                           // figures are on their way; guarded by mu
@@ -74,8 +73,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, error) {
 		host: h, Name: name, PID: p.PID, proc: p, conn: control, guests: guests, gone: make(chan struct{}),
 		calls: make(map[uint64]*call), vms: make(map[uint64]*VM),
 		layers: make(map[uint64]*held), numbers: make(map[*page.Layer]uint64),
-		sources: make(map[*snapshot.Snapshot]*source), saved: make(map[uint64]page.Digest),
-		filed: make(map[uint64]bool),
+		sources: make(map[*snapshot.Snapshot]*source),
 	}
 	// Numbers of an earlier daemon are smaller.
 	c.last.Store(uint64(time.Now().UnixNano()))
@@ -206,11 +204,14 @@ func (c *Cell) console(id uint64, b []byte) {
 func (c *Cell) end(err error) {
 	c.mu.Lock()
 	left := c.left
-	err = cmp.Or(c.broken, err)
 	c.mu.Unlock()
 	reason := errors.New("is left to another daemon")
 	if !left {
-		reason = c.proc.reason(err)
+		state := c.proc.await()
+		c.mu.Lock()
+		err = cmp.Or(c.broken, err)
+		c.mu.Unlock()
+		reason = c.proc.reason(state, err)
 	}
 	c.mu.Lock()
 	calls, vms := c.calls, c.vms

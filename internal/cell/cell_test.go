@@ -19,6 +19,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/board"
 	"github.com/forkd-dev/forkd/internal/cell/celltest"
 	"github.com/forkd-dev/forkd/internal/cell/inside"
+	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/jail"
@@ -568,6 +569,27 @@ func TestRecordsOfOthers(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(dir, "cells"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestCellOfAnotherVersion: a cell that this daemon cannot talk to is ended.
+func TestCellOfAnotherVersion(t *testing.T) {
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	v := l.boot(machinetest.Count)
+	c := v.Cell()
+	r := record{recordVersion, c.Name, wire.Version + 1, "", c.proc.identity, c.proc.inmate, c.seal}
+	if err := l.write(r); err != nil {
+		t.Fatal(err)
+	}
+	l.Host.Close(false)
+	l.store.Close()
+	l = newLab(t, dir, nil)
+	if found, err := l.Recover(); err != nil || len(found) != 0 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	if c.proc.lives() {
+		t.Error("the process is there")
 	}
 }
 

@@ -103,8 +103,8 @@ func (c *Cut) Layers() (depth int, digests []page.Digest) {
 		for _, id := range stack.Layers {
 			if h := c.cell.layers[id]; h != nil {
 				digests = append(digests, h.layer.Digest())
-			} else if d, ok := c.cell.saved[id]; ok {
-				digests = append(digests, d)
+			} else if f, ok := c.cell.saved.of[id]; ok {
+				digests = append(digests, f.digest)
 			}
 		}
 	}
@@ -164,11 +164,11 @@ func (c *Cell) layer(ctx context.Context, id uint64, limit page.Number) (l *page
 		c.mu.Unlock()
 		return h.layer, sent, nil
 	}
-	digest, saved := c.saved[id]
+	file, saved := c.saved.of[id]
 	c.mu.Unlock()
 	from = sealed
 	if saved {
-		if l, err = c.host.opts.OpenLayer(digest); err == nil {
+		if l, err = c.host.opts.OpenLayer(file.digest); err == nil {
 			return l, stored, nil
 		}
 		from = removed
@@ -208,7 +208,7 @@ func (c *Cell) fetch(ctx context.Context, id uint64, limit page.Number) (*page.L
 		if d := l.Digest(); d != (page.Digest{}) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.saved[id] = d
+			c.saved.put(id, file{digest: d})
 		}
 	})
 	return l, nil

@@ -241,3 +241,21 @@ func TestCellThatNobodyWaitedFor(t *testing.T) {
 		}
 	}
 }
+
+// TestWrittenIsBounded: the oldest files are forgotten, and what is known of a file stays.
+func TestWrittenIsBounded(t *testing.T) {
+	var w written
+	for i := range uint64(3 * maxWritten) {
+		w.put(i, file{page.Digest{1}, true})
+		w.put(i, file{digest: page.Digest{1}})
+	}
+	if len(w.of) != maxWritten || len(w.order) != maxWritten {
+		t.Errorf("%d files in %d places", len(w.of), len(w.order))
+	}
+	if last := w.of[3*maxWritten-1]; !last.mapped {
+		t.Errorf("the last is %+v", last)
+	}
+	if w.put(7, file{digest: page.Digest{2}}); w.of[7].mapped {
+		t.Error("another file is mapped, too")
+	}
+}

@@ -16,6 +16,9 @@
 //     done to a process that is not the one meant.
 //   - A cell knows what the daemon needs to know of its machines (notes); no other
 //     record of them decides anything.
+//   - Nobody waits to tell a cell something. Whoever asks waits for a time, and what is done after
+//     that is taken back.
+//   - A cell is there as long as something lives in it, or somebody has a cut in it.
 //   - When a cell is gone all of its machines have ended, with that as the reason.
 //
 // Lock order: Cell.sending, Host.mu, Cell.mu, VM.mu, Cut.mu. Nothing is sent or waited for under

@@ -41,6 +41,38 @@ func (c *Cut) Written(runs []snapshot.Written) {
 	}()
 }
 
+// written are the files of layers that a cell has numbered. Nobody tells when a cell has such a
+// layer no more, so the oldest are forgotten: a layer that is needed after that is fetched.
+type written struct {
+	of    map[uint64]file
+	order []uint64 // as they came
+}
+
+// file is the file of a layer.
+type file struct {
+	digest page.Digest
+	mapped bool // the cell has it, too
+}
+
+// maxWritten is how many files are remembered of one cell.
+const maxWritten = 1 << 12
+
+// put remembers the file of a layer.
+func (w *written) put(id uint64, f file) {
+	if w.of == nil {
+		w.of = make(map[uint64]file)
+	}
+	had, known := w.of[id]
+	f.mapped = f.mapped || had == file{f.digest, true}
+	if !known {
+		if w.order = append(w.order, id); len(w.order) > maxWritten {
+			delete(w.of, w.order[0])
+			w.order = w.order[1:]
+		}
+	}
+	w.of[id] = f
+}
+
 // run is layers of a cell, bottom first, that have one file together.
 type run struct {
 	ids    []uint64
@@ -64,7 +96,7 @@ func (c *Cut) named(r *run, layers []*page.Layer) bool {
 func (c *Cell) has(r run) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(r.ids) == 1 && c.filed[r.ids[0]] && c.saved[r.ids[0]] == r.digest
+	return len(r.ids) == 1 && c.saved.of[r.ids[0]] == file{r.digest, true}
 }
 
 // file gives the cell the files of runs.
@@ -94,7 +126,7 @@ func (c *Cell) file(source uint64, runs []run) error {
 	defer c.mu.Unlock()
 	for i, id := range filed.Layers {
 		if id&wire.SealedBit != 0 {
-			c.saved[id], c.filed[id] = runs[i].digest, true
+			c.saved.put(id, file{runs[i].digest, true})
 		}
 	}
 	return nil

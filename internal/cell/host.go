@@ -94,7 +94,8 @@ func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 	if h.opts.Each {
 		return h.Fresh()
 	}
-	for {
+	const tries = 3 // one that was started may have ended again
+	for range tries {
 		h.mu.Lock()
 		if c := h.keyed[key]; c != nil {
 			c.wake() // before it is retired
@@ -117,6 +118,7 @@ func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+	return nil, errors.New("cells end as soon as they are started")
 }
 
 func (h *Host) makeKeyed(key string, m *making) {

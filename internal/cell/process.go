@@ -60,8 +60,8 @@ func (i identity) lives() bool {
 
 // kill ends the process, if it is still there, and returns when it has ended.
 func (i identity) kill() error {
-	if i.PID == os.Getpid() {
-		return nil // a cell within this process; see Within
+	if i.PID <= 1 || i.PID == os.Getpid() {
+		return nil // what no record names, and a cell within this process; see Within
 	}
 	fd, err := unix.PidfdOpen(i.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -130,19 +130,24 @@ const endTime = 2 * time.Second
 // errEnded is how a process has ended that was ended from here.
 var errEnded = errors.New("was ended")
 
-// reason tells how the process has ended, whose connection ended with err. It wraps
-// page.ErrQuota if the process has met its memory limit.
-func (p *process) reason(err error) error {
-	var state *os.ProcessState
-	if p != nil && p.exited != nil {
-		select {
-		case <-p.exited:
-			state = p.state
-		case <-time.After(endTime):
-		}
+// await waits for the end of a process that has closed its connection, for a time.
+func (p *process) await() (state *os.ProcessState) {
+	if p.exited == nil {
+		return nil
 	}
+	select {
+	case <-p.exited:
+		return p.state
+	case <-time.After(endTime):
+		return nil
+	}
+}
+
+// reason tells how the process has ended, whose connection ended with err; state is nil if
+// nobody knows. It wraps page.ErrQuota if the process has met its memory limit.
+func (p *process) reason(state *os.ProcessState, err error) error {
 	switch {
-	case p != nil && p.atLimit():
+	case p.atLimit():
 		return fmt.Errorf("was killed for want of memory: %w", page.ErrQuota)
 	case errors.Is(err, errEnded):
 		return err

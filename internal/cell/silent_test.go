@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,5 +227,47 @@ func TestForkOfASilentCut(t *testing.T) {
 	go func() { slow.may <- nil }()
 	if err := fork(t.Context()); err != nil {
 		t.Errorf("forked again: %v", err)
+	}
+}
+
+// TestToldBeforeTheDaemonWent: what a cell was told and has not heard yet is done before the next
+// daemon finds it.
+func TestToldBeforeTheDaemonWent(t *testing.T) {
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, _ := l.branch(parent)
+	s := l.snapshot("s", cut)
+	vms := l.fork(l.shared("x"), s, "stays", "goes")
+	c := vms[0].Cell()
+	celltest.Stop(t, c.PID)
+	const notes = 100
+	for i := range notes {
+		if err := vms[0].SetNote(json.RawMessage(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.tell(wire.OpClose, wire.Ref{ID: vms[1].id}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := vms[0].SetNote(json.RawMessage(`"last"`)); err != nil {
+		t.Fatal(err)
+	}
+	l.Host.Close(false)
+	l.store.Close()
+
+	l = newLab(t, dir, nil)
+	time.AfterFunc(50*time.Millisecond, func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) })
+	found, err := l.Recover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Cell.Name == c.Name && (len(f.VMs) != 1 || string(f.VMs[0].Note) != `"last"`) {
+			for _, v := range f.VMs {
+				t.Errorf("it has %s", v.Note)
+			}
+		}
 	}
 }

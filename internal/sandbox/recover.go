@@ -122,7 +122,10 @@ var recoverTime = time.Minute
 var errNotTaken = errors.New("it could not be taken over in time")
 
 func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
-	late := time.AfterFunc(recoverTime, func() { f.Cell.End(errNotTaken) })
+	late := time.AfterFunc(recoverTime, func() {
+		m.opts.Log.Warn("a cell that does not answer is ended", "cell", f.Cell.Name, "process", f.Cell.PID)
+		f.Cell.End(errNotTaken)
+	})
 	defer late.Stop()
 	snaps := make(map[uint64]*snapshot.Snapshot)
 	for _, s := range f.Sources {

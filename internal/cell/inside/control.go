@@ -25,7 +25,7 @@ type result struct {
 // handler does what one op asks for. beside tells that it may take time and does not
 // have to come ahead of what follows it on the connection.
 type handler struct {
-	do     func(s *Server, c *wire.Conn, m *wire.Message) (*result, error)
+	do     func(s *Server, c *session, m *wire.Message) (*result, error)
 	beside bool
 }
 
@@ -51,13 +51,13 @@ var handlers = map[wire.Op]handler{
 	wire.OpNote:   {do: with((*Server).note)},
 	wire.OpStats:  {do: with((*Server).stats), beside: true},
 	wire.OpClose:  {do: with((*Server).closeVM), beside: true},
-	wire.OpQuit:   {do: func(s *Server, _ *wire.Conn, _ *wire.Message) (*result, error) { s.Quit(); return nil, nil }},
+	wire.OpQuit:   {do: func(s *Server, _ *session, _ *wire.Message) (*result, error) { s.Quit(); return nil, nil }},
 }
 
 // with decodes the body of a message for a handler, and closes the files that the
 // handler leaves in it. A page that the handler cannot read is an error of the request.
-func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Server, *wire.Conn, *wire.Message) (*result, error) {
-	return func(s *Server, _ *wire.Conn, m *wire.Message) (*result, error) {
+func with[B any](do func(*Server, *wire.Message, B) (*result, error)) func(*Server, *session, *wire.Message) (*result, error) {
+	return func(s *Server, _ *session, m *wire.Message) (*result, error) {
 		defer func() { closeFiles(m.Files) }()
 		var body B
 		if err := json.Unmarshal(m.Body, &body); err != nil {
@@ -121,14 +121,14 @@ func (s *Server) send(m *wire.Message) {
 		return
 	}
 	if err := c.Send(m); m.Op != wire.OpConsole || !errors.Is(err, wire.ErrBehind) {
-		unsent(c, err)
+		unsent(c.Conn, err)
 	}
 }
 
 // unsent ends a connection on which something could not be sent. If it is the daemon that has
 // ended it, what it has said before is to be done all the same, and then its end is seen.
 func unsent(c *wire.Conn, err error) {
-	if err != nil && !errors.Is(err, unix.EPIPE) {
+	if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		c.Close()
 	}
 }

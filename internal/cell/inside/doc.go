@@ -9,11 +9,11 @@
 //     daemon has sent until it says otherwise, and a sealed layer as long as a source
 //     or a machine needs it. It may replace those that it has numbered, by others of the
 //     same contents: the daemon asks which ones a source has now (see tidy.go).
+//   - What a daemon has said is done before the next one is heard.
 //   - A machine that is dormant has executed nothing.
 //   - A machine is packed when it rests, and unpacked as long as it is pinned; see
 //     rest.
 //
 // Lock order: Server.arranging, Server.layout, vm.starting, a machine's own; Server.mu and
-// vm.mu, in that order, are leaves, but for the control connection's lock, which is held
-// while something is sent.
+// vm.mu, in that order, are leaves, but for the control connection's lock.
 package inside

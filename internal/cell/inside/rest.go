@@ -63,13 +63,13 @@ func (s *Server) pinned(v *vm) bool {
 
 var errFormer = errors.New("another daemon has taken the place of this one")
 
-func pin(s *Server, c *wire.Conn, m *wire.Message) (*result, error) {
+func pin(s *Server, c *session, m *wire.Message) (*result, error) {
 	return with(func(s *Server, _ *wire.Message, p wire.Pin) (*result, error) { return s.pin(c, p) })(s, c, m)
 }
 
 // pin has the machine be unpacked and stay so, until it is unpinned as often, or the daemon is
 // gone. Pins are counted in the order in which they are asked for.
-func (s *Server) pin(c *wire.Conn, p wire.Pin) (*result, error) {
+func (s *Server) pin(c *session, p wire.Pin) (*result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.vms[p.VM]

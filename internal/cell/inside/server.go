@@ -57,7 +57,7 @@ type Server struct {
 	layers  *registry
 	sources map[uint64]*source // guarded by mu
 	vms     map[uint64]*vm     // guarded by mu
-	control *wire.Conn         // nil: no daemon is there; guarded by mu
+	control *session           // nil: no daemon is there; guarded by mu
 	pins    map[uint64]int     // how often its daemon needs machines unpacked; guarded by mu
 	streams *streams           // nil: no daemon is there; guarded by mu
 	alone   *time.Timer        // ends the cell; guarded by mu
@@ -191,22 +191,43 @@ func (s *Server) watchLocked() {
 	}
 }
 
+// session is the control connection of one daemon.
+type session struct {
+	*wire.Conn
+	beside sync.WaitGroup // requests that are being done
+	over   chan struct{}  // closed when all that it has asked for is done
+}
+
+// formerTime is how long what an earlier daemon has said may take to be done.
+const formerTime = 5 * time.Second
+
+// finish returns when all is done that a daemon has asked for which is gone: it may have been told
+// already that it is.
+func (c *session) finish() {
+	_ = c.ReadUntil(time.Now().Add(formerTime)) // one that is closed is not read
+	select {
+	case <-c.over:
+	case <-time.After(2 * formerTime):
+		c.Close()
+	}
+}
+
 // serveControl does what one daemon asks for. One that connects takes the place of
 // the one before.
-func (s *Server) serveControl(c *wire.Conn) {
+func (s *Server) serveControl(conn *wire.Conn) {
+	c := &session{Conn: conn, over: make(chan struct{})}
 	s.mu.Lock()
 	former := s.control
 	s.control, s.pins = c, make(map[uint64]int)
 	s.watchLocked()
 	s.mu.Unlock()
 	if former != nil {
-		former.Close()
+		former.finish()
 	}
 	s.tidySoon()
 	err := s.receive(c)
 	c.Close()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.control == c {
 		s.control, s.pins = nil, nil
 		s.watchLocked()
@@ -215,10 +236,13 @@ func (s *Server) serveControl(c *wire.Conn) {
 			fmt.Fprintln(os.Stderr, "forkd cell: the daemon:", err)
 		}
 	}
+	s.mu.Unlock()
+	c.beside.Wait()
+	close(c.over)
 }
 
 // receive takes up requests in their order. What takes time is done beside it.
-func (s *Server) receive(c *wire.Conn) error {
+func (s *Server) receive(c *session) error {
 	for {
 		m, err := c.Receive()
 		if err != nil {
@@ -227,19 +251,19 @@ func (s *Server) receive(c *wire.Conn) error {
 		h, ok := handlers[m.Op]
 		if !ok {
 			closeFiles(m.Files)
-			s.answer(c, m, nil, fmt.Errorf("cells do not know %q", m.Op))
+			s.answer(c.Conn, m, nil, fmt.Errorf("cells do not know %q", m.Op))
 			continue
 		}
 		do := func() {
 			r, err := h.do(s, c, m)
 			if err != nil || r == nil || r.rest == nil {
-				s.answer(c, m, r, err)
+				s.answer(c.Conn, m, r, err)
 				return
 			}
-			go func() { s.answer(c, m, r, r.rest()) }()
+			c.beside.Go(func() { s.answer(c.Conn, m, r, r.rest()) })
 		}
 		if h.beside {
-			go do()
+			c.beside.Go(do)
 		} else {
 			do()
 		}

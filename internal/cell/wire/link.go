@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -15,7 +16,7 @@ import (
 //
 // Send never waits: what the socket does not take at once is kept, in order, and sent by
 // a goroutine that there is only then. What may be kept is bounded by the windows of the
-// streams.
+// streams, and by opening no more of them while there is much (behind).
 type Link struct {
 	unix *net.UnixConn
 	raw  syscall.RawConn
@@ -24,6 +25,7 @@ type Link struct {
 
 	mu      sync.Mutex // a leaf
 	out     []byte     // what was not given to the socket yet; guarded by mu
+	rest    int        // bytes that the goroutine sends now; guarded by mu
 	sending bool       // somebody gives it more; guarded by mu
 	err     error      // why nothing is sent any more; guarded by mu
 }
@@ -77,7 +79,7 @@ func (l *Link) sendLocked() {
 		l.failLocked(err)
 	case n < len(l.out):
 		rest := append([]byte(nil), l.out[n:]...)
-		l.out, l.sending = nil, true
+		l.out, l.rest, l.sending = nil, len(rest), true
 		go l.drain(rest)
 	case cap(l.out) > maxKept:
 		l.out = nil
@@ -107,9 +109,20 @@ func (l *Link) drain(rest []byte) {
 			l.failLocked(err)
 			rest = nil
 		}
-		l.sending = len(rest) > 0
+		l.rest, l.sending = len(rest), len(rest) > 0
 		l.mu.Unlock()
 	}
+}
+
+// behind returns an error that wraps ErrBehind if the other side has not taken up so much that
+// it is better to begin nothing new.
+func (l *Link) behind() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if kept := l.rest + len(l.out); kept > maxAsked {
+		return fmt.Errorf("%w: %d bytes of it", ErrBehind, kept)
+	}
+	return nil
 }
 
 func (l *Link) failLocked(err error) {

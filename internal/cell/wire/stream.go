@@ -86,8 +86,12 @@ type Stream struct {
 	err                         error         // why it has ended; guarded by mu
 }
 
-// Open returns a new stream. Nothing is sent before its first Write or Flush.
+// Open returns a new stream. Nothing is sent before its first Write or Flush. The error wraps
+// ErrBehind if the cell does not take up what it is sent.
 func (g *Guests) Open(o Open) (*Stream, error) {
+	if err := g.link.behind(); err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.streams == nil {
