@@ -11,7 +11,8 @@
 // Invariants:
 //   - A cell may have been taken over by its guest. What it says about its machines is
 //     believed; it is never a path, an unchecked length or a number, and never about
-//     anything else.
+//     anything else. Sizes that it tells are those that its machines were made with, or an
+//     error; and what it keeps for a later daemon is sealed, so that it stays the daemon's word.
 //   - A record names a process by its number, its start and the host's boot. Nothing is
 //     done to a process that is not the one meant.
 //   - A cell knows what the daemon needs to know of its machines (notes); no other

@@ -304,3 +304,15 @@ func TestRecordOfEarlierForkd(t *testing.T) {
 		t.Error("its process goes on")
 	}
 }
+
+// BenchmarkSeal is what a fork pays for each child.
+func BenchmarkSeal(b *testing.B) {
+	s, of := newSeal(), subject{ofVM, 7, 3, digestOf(json.RawMessage(`"of all"`))}
+	n := long("", 400)
+	b.SetBytes(int64(len(n)))
+	for b.Loop() {
+		if _, err := s.close(of, n); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
