@@ -25,7 +25,7 @@ func TestRecoverLongNotes(t *testing.T) {
 	l.counted(parent)
 	cut, _ := l.branch(parent)
 	s := l.snapshot("s", cut)
-	const forks, each, size = 3, 9, 700 << 10 // more than a message holds
+	const forks, each, size = 3, 7, 850 << 10 // more than a message holds
 	want := make(map[string]string)
 	for i := range forks {
 		spec := Spec{Common: long(fmt.Sprint("of ", i), size)}
