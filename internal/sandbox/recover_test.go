@@ -266,3 +266,30 @@ func TestRecoverSilentGuest(t *testing.T) {
 	defer cancel()
 	wantCode(t, "who uses it waits", second(m.Ping(ctx, b.id)), Timeout, "waiting")
 }
+
+// TestWorkspaceThatFell: that what a workspace has done is lost, because the process that it
+// ran in has ended, is told to who wants it saved.
+func TestWorkspaceThatFell(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	w := spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
+	if err := m.spaces.put(w); err != nil {
+		t.Fatal(err)
+	}
+	b := occupy(t, m, "desk")
+	b.machine.Cell().Quit()
+	<-b.machine.Done()
+	_, err := m.SuspendWorkspace(t.Context(), "desk")
+	wantCode(t, "suspending it", err, FailedPrecondition, b.id)
+	list, err := m.Workspaces()
+	if err != nil || len(list) != 1 || list[0].State != WorkspaceSuspended || !strings.Contains(list[0].Warning, b.id) {
+		t.Errorf("listed as %+v, %v", list, err)
+	}
+	w.SuspendedAt = time.Now().Add(time.Second)
+	if err := m.spaces.put(w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.SuspendWorkspace(t.Context(), "desk"); err != nil {
+		t.Errorf("suspending one that was suspended since: %v", err)
+	}
+}

@@ -25,6 +25,8 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, measureTime, fail(Timeout, "", "sandbox %s does not tell what it uses within %s", id, measureTime))
+	defer cancel()
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -47,6 +49,10 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 		Private: b.machine.PrivateBytes(),
 	}, nil
 }
+
+// measureTime is how long a guest may take to tell what it uses: whoever asks all of them is not
+// to wait for the one that does not answer.
+const measureTime = 15 * time.Second
 
 // firstUsage is over which time the processors' use is measured of whom nobody has asked for
 // it before. What a guest says then is of its whole life, which began before the fork.

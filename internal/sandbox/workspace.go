@@ -71,6 +71,10 @@ func (m *Manager) SuspendWorkspace(ctx context.Context, name string) (*Workspace
 		return nil, err
 	}
 	defer free()
+	if b := m.fallen(w); b != nil {
+		return nil, fail(FailedPrecondition, fmt.Sprintf("`forkd workspace resume %s` goes on from what was saved last, `forkd kill %s` forgets what has ended", name, b.id),
+			"workspace %q cannot be saved: sandbox %s, in which it ran, has ended: %s", name, b.id, b.endReason())
+	}
 	if err := m.leave(ctx, w); err != nil {
 		return nil, err
 	}
@@ -120,6 +124,8 @@ func (m *Manager) describeSpace(w spaceRecord) Workspace {
 	}
 	if b := m.occupant(w.Name); b != nil {
 		space.State, space.SandboxID = WorkspaceRunning, b.id
+	} else if b := m.fallen(w); b != nil {
+		space.Warning = fmt.Sprintf("it is not saved: sandbox %s, in which it ran, has ended: %s", b.id, b.endReason())
 	}
 	if e := m.store.Inspect(w.SnapshotTag); e.Err != nil {
 		space.Warning = e.Err.Error()
@@ -173,6 +179,23 @@ func (m *Manager) occupant(name string) *box {
 		}
 	}
 	return nil
+}
+
+// fallen returns the sandbox in which a workspace ran last, if that has ended by itself, so that
+// what it has done since the last suspension is lost; or nil.
+func (m *Manager) fallen(w spaceRecord) (last *box) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.boxes {
+		switch {
+		case b.workspace != w.Name:
+		case b.state() == Running:
+			return nil
+		case b.restored.After(w.SuspendedAt) && (last == nil || b.restored.After(last.restored)):
+			last = b
+		}
+	}
+	return last
 }
 
 // enter starts the sandbox of a workspace. The caller shares the tag.
