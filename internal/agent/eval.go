@@ -224,12 +224,21 @@ func (c *Client) recover(ctx context.Context, e *evaluator, cause error) error {
 	return c.replace(e, "closed its connection")
 }
 
-// interruptLater interrupts an evaluation whose caller has left.
-func (c *Client) interruptLater(e *evaluator, id uint64) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+// interruptTime is how long a guest may take to pass an interrupt on; a variable for tests.
+var interruptTime = 5 * time.Second
+
+// interruptLater interrupts an evaluation whose caller has left, or whose time is over. It
+// reports whether the guest has answered.
+func (c *Client) interruptLater(e *evaluator, id uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), interruptTime)
 	defer cancel()
-	_, _ = c.InterruptRuntime(ctx, e.known().Name, id)
+	_, err := c.InterruptRuntime(ctx, e.known().Name, id)
+	_, refused := errors.AsType[*wire.Error](err)
+	return err == nil || refused
 }
+
+// maxIgnored is how many interrupts an evaluation may ignore.
+const maxIgnored = 3
 
 // guard enforces the time limit of an evaluation from a goroutine of its own.
 type guard struct {
@@ -247,14 +256,19 @@ func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
 	}
 	go func() {
 		defer close(g.done)
-		for _, wait := range []time.Duration{timeout, interruptGrace, interruptGrace} {
+		// A guest that does not answer, because its host has stopped it, say, has not ignored
+		// anything yet. What it is told now it hears when it goes on, and may have its result then.
+		wait := timeout
+		for ignored := 0; ignored < maxIgnored; wait = interruptGrace {
 			select {
 			case <-g.over:
 				return
 			case <-time.After(wait):
 			}
 			g.timedOut = true
-			c.interruptLater(e, id)
+			if c.interruptLater(e, id) {
+				ignored++
+			}
 		}
 		g.killed = c.replace(e, "")
 	}()

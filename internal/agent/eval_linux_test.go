@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -167,6 +169,47 @@ func TestEvalSpoiledInterpreter(t *testing.T) {
 		if r := f.eval(t, "sys.stdout.write('out'); kept"); string(r.Value) != `"kept"` || string(r.Stdout) != "out" {
 			t.Fatalf("after %q: value %s, stdout %q, error %+v", code, r.Value, r.Stdout, r.Error)
 		}
+	}
+}
+
+// A guest that its host has stopped has not ignored anything: its interpreter is not replaced
+// for that when it goes on.
+func TestEvalTimeoutOfAStoppedGuest(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t, "time")
+	f.eval(t, "kept = 1")
+	defer agent.SetInterruptTime(20 * time.Millisecond)()
+	stopped, goesOn := new(atomic.Bool), make(chan struct{})
+	c := agent.NewClient(func(ctx context.Context, port uint32) (net.Conn, error) {
+		if port != wire.AgentPort || !stopped.Load() {
+			return f.dial(ctx, port)
+		}
+		ours, theirs := net.Pipe()
+		go func() {
+			defer theirs.Close()
+			<-goesOn
+			conn, err := f.dial(t.Context(), port)
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			go io.Copy(conn, theirs)
+			io.Copy(theirs, conn)
+		}()
+		return ours, nil
+	})
+	defer c.Close()
+	if _, err := c.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	stopped.Store(true)
+	time.AfterFunc(4*time.Second, func() { close(goesOn) })
+	_, err := c.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "time.sleep(6)", Timeout: 100 * time.Millisecond})
+	if _, limited := errors.AsType[*agent.TimeoutError](err); err != nil && !limited {
+		t.Errorf("error %v", err)
+	}
+	if got := f.value(t, "kept"); got != "1" {
+		t.Errorf("kept is %s", got)
 	}
 }
 
