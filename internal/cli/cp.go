@@ -65,7 +65,7 @@ func (o *copyOptions) run(ctx context.Context, source, destination string) error
 	from, to := parsePlace(source), parsePlace(destination)
 	switch {
 	case (from.box == "") == (to.box == ""):
-		return &usageError{msg: "one of SOURCE and DESTINATION has to be in a sandbox", hint: "for example: forkd cp data.csv sb0123456789ab:/tmp/"}
+		return &usageError{msg: "one of SOURCE and DESTINATION has to be in a sandbox", hint: "for example: forkd cp data.csv sb0123456789ab:/tmp/; a path here with a colon is written ./a:b"}
 	case o.json && to.box == "" && to.path == standard:
 		return usagef("--json and - both want standard output")
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -145,7 +146,13 @@ pause.`,
 	return cmd
 }
 
+// sandboxID is what ids of sandboxes look like.
+var sandboxID = regexp.MustCompile(`^sb[0-9a-f]{12}$`)
+
 func (o *execOptions) run(ctx context.Context, args []string) error {
+	if o.child == "" && sandboxID.MatchString(args[0]) {
+		return &usageError{msg: args[0] + " is a sandbox and no command", hint: "forkd exec -c " + args[0] + " -- COMMAND"}
+	}
 	c, err := o.f.connect(ctx)
 	if err != nil {
 		return err
