@@ -7,8 +7,9 @@ package interp
 // instructions that are left would. How many instructions a Run executes then depends on
 // whether code is native, which is why not all are Prompt.
 //
-// The unit is the time of one instruction in a busy guest, some 5 ns; each is what the
-// work takes at least, measured on one host and rounded.
+// The unit is the time of one instruction in a busy guest, some 5 ns. What FENCE.I, emptying
+// all caches, decoding and translating take is rounded from what slices of nothing else took on
+// one host; the others are estimates, which only have to be of the right order.
 const (
 	effortExit      = 20    // native code is left for an instruction
 	effortTrap      = 40    // an exception or interrupt
