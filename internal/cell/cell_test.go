@@ -440,7 +440,7 @@ func TestRecover(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -507,7 +507,7 @@ func TestRecoverEmptyCells(t *testing.T) {
 	dir := shortDir(t)
 	for range 3 {
 		l := newLab(t, dir, func(o *Options) { o.Patience = 10 * time.Millisecond })
-		if _, err := l.Recover(); err != nil {
+		if _, _, err := l.Recover(); err != nil {
 			t.Fatal(err)
 		}
 		for end := time.Now().Add(time.Minute); len(l.Cells()) > 0; time.Sleep(time.Millisecond) {
@@ -562,7 +562,7 @@ func TestRecordsOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil || len(found) != 0 {
 		t.Errorf("found %+v, %v", found, err)
 	}
@@ -585,7 +585,7 @@ func TestCellOfAnotherVersion(t *testing.T) {
 	l.Host.Close(false)
 	l.store.Close()
 	l = newLab(t, dir, nil)
-	if found, err := l.Recover(); err != nil || len(found) != 0 {
+	if found, _, err := l.Recover(); err != nil || len(found) != 0 {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	if c.proc.lives() {

@@ -26,7 +26,8 @@ type identity struct {
 	Boot  string `json:"boot"`  // id of the host's boot
 }
 
-// identify returns the identity of a process that runs.
+// identify returns the identity of a process that runs. If there is none the host's boot is told all
+// the same.
 func identify(pid int) (identity, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -48,6 +49,9 @@ func startTime(pid int) (uint64, error) {
 	const field = 22 - 3 // from the third on
 	if !ok || len(fields) <= field {
 		return 0, fmt.Errorf("/proc/%d/stat is malformed", pid)
+	}
+	if fields[0] == "Z" {
+		return 0, fmt.Errorf("process %d has ended, and nobody has asked how", pid)
 	}
 	return strconv.ParseUint(fields[field], 10, 64)
 }

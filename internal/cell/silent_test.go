@@ -174,7 +174,7 @@ func TestCloseEndsCells(t *testing.T) {
 	if v.Cell().proc.lives() {
 		t.Error("the process is there")
 	}
-	if left, err := l.records(); err != nil || len(left) != 0 {
+	if left, _, err := l.records(); err != nil || len(left) != 0 {
 		t.Errorf("left %+v, %v", left, err)
 	}
 }
@@ -259,7 +259,7 @@ func TestToldBeforeTheDaemonWent(t *testing.T) {
 
 	l = newLab(t, dir, nil)
 	time.AfterFunc(50*time.Millisecond, func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) })
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
