@@ -562,9 +562,18 @@ func TestRecordsOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, _, err := l.Recover()
+	found, lost, err := l.Recover()
 	if err != nil || len(found) != 0 {
 		t.Errorf("found %+v, %v", found, err)
+	}
+	for name, why := range map[string]string{
+		"aaaaaaaa": "ended while no daemon watched", "bbbbbbbb": "ended with the host, which was restarted",
+		"cccccccc": "was ended: the cell speaks version 99", "dddddddd": "was ended: version 99",
+		"eeeeeeee": `its record cannot be read: it is of "ffffffff"`, "gggggggg": "its record cannot be read",
+	} {
+		if err := lost[name]; !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), why) {
+			t.Errorf("cell %s is lost because: %v; want %q", name, err, why)
+		}
 	}
 	left, err := os.ReadDir(filepath.Join(dir, "cells"))
 	if err != nil || len(left) != 0 {

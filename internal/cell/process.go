@@ -109,12 +109,15 @@ func (p *process) end() error {
 	return errors.Join(err, p.clear())
 }
 
+// clearTime is how long it may take to remove what the host keeps of processes that have ended.
+const clearTime = 20 * time.Second
+
 // clear removes what the host keeps of a process that has ended.
 func (p *process) clear() error {
 	if p.inmate == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
 	defer cancel()
 	return p.inmate.Remove(ctx)
 }

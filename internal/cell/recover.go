@@ -71,7 +71,7 @@ func (h *Host) Recover() (all []Found, lost map[string]error, err error) {
 			inmates = append(inmates, r.Jail)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
 	defer cancel()
 	if err := h.opts.Launch.Recover(ctx, inmates); err != nil {
 		h.opts.Log.Warn("removing what is left of cells", "error", err)
