@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -545,12 +546,28 @@ func TestRecordsOfOthers(t *testing.T) {
 	older.Start--
 	boot := me
 	boot.Boot = "another boot"
+	ended := exec.Command("true")
+	if err := ended.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ended.Wait() })
+	for _, zombie, err := stat(ended.Process.Pid); !zombie; _, zombie, err = stat(ended.Process.Pid) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	unheard, err := identify(ended.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, r := range map[string]record{
 		"aaaaaaaa": {recordVersion, "aaaaaaaa", 1, "", older, nil, nil},
 		"bbbbbbbb": {recordVersion, "bbbbbbbb", 1, "", boot, nil, nil},
 		"cccccccc": {recordVersion, "cccccccc", 99, "", me, nil, nil},
 		"dddddddd": {99, "dddddddd", 1, "", me, nil, nil},
 		"eeeeeeee": {recordVersion, "ffffffff", 1, "", me, nil, nil},
+		"kkkkkkkk": {recordVersion, "kkkkkkkk", 1, "", unheard, nil, nil},
 	} {
 		b, _ := json.Marshal(r)
 		if err := os.WriteFile(filepath.Join(dir, "cells", name+recordSuffix), b, 0o600); err != nil {
@@ -567,7 +584,7 @@ func TestRecordsOfOthers(t *testing.T) {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	for name, why := range map[string]string{
-		"aaaaaaaa": "ended while no daemon watched", "bbbbbbbb": "ended with the host, which was restarted",
+		"aaaaaaaa": "ended while no daemon watched", "kkkkkkkk": "ended while no daemon watched", "bbbbbbbb": "ended with the host, which was restarted",
 		"cccccccc": "was ended: the cell speaks version 99", "dddddddd": "was ended: version 99",
 		"eeeeeeee": `its record cannot be read: it is of "ffffffff"`, "gggggggg": "its record cannot be read",
 	} {

@@ -109,10 +109,12 @@ func readRecord(path string) (r record, err error) {
 // check refuses the record of a cell that cannot be taken over. The error tells what has
 // become of its process.
 func (r record) check() error {
-	switch now, err := identify(r.PID); {
+	now, err := identify(r.PID)
+	_, zombie, _ := stat(r.PID)
+	switch {
 	case now.Boot != "" && now.Boot != r.Boot:
 		return errors.New("ended with the host, which was restarted")
-	case err != nil || now != r.identity:
+	case err != nil || now != r.identity || zombie:
 		return errors.New("ended while no daemon watched")
 	case r.Version != recordVersion:
 		return fmt.Errorf("%w: version %d of a record, this forkd reads version %d", errEnded, r.Version, recordVersion)
