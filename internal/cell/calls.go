@@ -71,6 +71,13 @@ func (c *Cell) lost() error {
 	return cmp.Or(c.why, ErrLost)
 }
 
+// Gone tells why the cell is gone; nil: it is there.
+func (c *Cell) Gone() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.why
+}
+
 // call asks for something, waits for the answer and decodes it into result, which
 // may be nil. It returns the blob.
 func (c *Cell) call(ctx context.Context, r request, result any) ([]byte, error) {

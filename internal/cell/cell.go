@@ -91,7 +91,7 @@ func connect(h *Host, name, socket string, p *process) (*Cell, error) {
 
 // helloTime bounds the first answer of a cell. It is less than who has started a daemon waits
 // for that, so that one cell that does not answer is not taken for a daemon that does not.
-const helloTime = 20 * time.Second
+var helloTime = 20 * time.Second // tests make it shorter
 
 // dial makes the two connections to a cell.
 func dial(socket string) (*wire.Conn, *wire.Guests, error) {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -440,7 +441,7 @@ func TestRecover(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -507,7 +508,7 @@ func TestRecoverEmptyCells(t *testing.T) {
 	dir := shortDir(t)
 	for range 3 {
 		l := newLab(t, dir, func(o *Options) { o.Patience = 10 * time.Millisecond })
-		if _, err := l.Recover(); err != nil {
+		if _, _, err := l.Recover(); err != nil {
 			t.Fatal(err)
 		}
 		for end := time.Now().Add(time.Minute); len(l.Cells()) > 0; time.Sleep(time.Millisecond) {
@@ -545,12 +546,28 @@ func TestRecordsOfOthers(t *testing.T) {
 	older.Start--
 	boot := me
 	boot.Boot = "another boot"
+	ended := exec.Command("true")
+	if err := ended.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ended.Wait() })
+	for _, zombie, err := stat(ended.Process.Pid); !zombie; _, zombie, err = stat(ended.Process.Pid) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	unheard, err := identify(ended.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, r := range map[string]record{
 		"aaaaaaaa": {recordVersion, "aaaaaaaa", 1, "", older, nil, nil},
 		"bbbbbbbb": {recordVersion, "bbbbbbbb", 1, "", boot, nil, nil},
 		"cccccccc": {recordVersion, "cccccccc", 99, "", me, nil, nil},
 		"dddddddd": {99, "dddddddd", 1, "", me, nil, nil},
 		"eeeeeeee": {recordVersion, "ffffffff", 1, "", me, nil, nil},
+		"kkkkkkkk": {recordVersion, "kkkkkkkk", 1, "", unheard, nil, nil},
 	} {
 		b, _ := json.Marshal(r)
 		if err := os.WriteFile(filepath.Join(dir, "cells", name+recordSuffix), b, 0o600); err != nil {
@@ -562,9 +579,18 @@ func TestRecordsOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, err := l.Recover()
+	found, lost, err := l.Recover()
 	if err != nil || len(found) != 0 {
 		t.Errorf("found %+v, %v", found, err)
+	}
+	for name, why := range map[string]string{
+		"aaaaaaaa": "ended while no daemon watched", "kkkkkkkk": "ended while no daemon watched", "bbbbbbbb": "ended with the host, which was restarted",
+		"cccccccc": "was ended: the cell speaks version 99", "dddddddd": "was ended: version 99",
+		"eeeeeeee": `its record cannot be read: it is of "ffffffff"`, "gggggggg": "its record cannot be read",
+	} {
+		if err := lost[name]; !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), why) {
+			t.Errorf("cell %s is lost because: %v; want %q", name, err, why)
+		}
 	}
 	left, err := os.ReadDir(filepath.Join(dir, "cells"))
 	if err != nil || len(left) != 0 {
@@ -585,7 +611,7 @@ func TestCellOfAnotherVersion(t *testing.T) {
 	l.Host.Close(false)
 	l.store.Close()
 	l = newLab(t, dir, nil)
-	if found, err := l.Recover(); err != nil || len(found) != 0 {
+	if found, _, err := l.Recover(); err != nil || len(found) != 0 {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	if c.proc.lives() {

@@ -26,30 +26,33 @@ type identity struct {
 	Boot  string `json:"boot"`  // id of the host's boot
 }
 
-// identify returns the identity of a process that runs.
+// identify returns the identity of a process that runs. If there is none the host's boot is told all
+// the same.
 func identify(pid int) (identity, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return identity{}, err
 	}
-	start, err := startTime(pid)
+	start, _, err := stat(pid)
 	return identity{pid, start, strings.TrimSpace(string(boot))}, err
 }
 
-// startTime returns when a process was started (proc_pid_stat(5), field 22).
-func startTime(pid int) (uint64, error) {
+// stat returns when a process was started, and whether it has ended and nobody has asked how
+// (proc_pid_stat(5), fields 22 and 3).
+func stat(pid int) (start uint64, zombie bool, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	// The second field, a name in brackets, may hold anything.
 	_, rest, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
 	fields := strings.Fields(rest)
 	const field = 22 - 3 // from the third on
 	if !ok || len(fields) <= field {
-		return 0, fmt.Errorf("/proc/%d/stat is malformed", pid)
+		return 0, false, fmt.Errorf("/proc/%d/stat is malformed", pid)
 	}
-	return strconv.ParseUint(fields[field], 10, 64)
+	start, err = strconv.ParseUint(fields[field], 10, 64)
+	return start, fields[0] == "Z", err
 }
 
 // lives reports whether the process still is there.
@@ -105,12 +108,15 @@ func (p *process) end() error {
 	return errors.Join(err, p.clear())
 }
 
+// clearTime is how long it may take to remove what the host keeps of processes that have ended.
+const clearTime = 20 * time.Second
+
 // clear removes what the host keeps of a process that has ended.
 func (p *process) clear() error {
 	if p.inmate == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
 	defer cancel()
 	return p.inmate.Remove(ctx)
 }

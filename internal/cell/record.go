@@ -57,20 +57,24 @@ func (h *Host) erase(name string) {
 }
 
 // records returns the records of cells, and removes whatever else is in the
-// directory.
-func (h *Host) records() (all []record, err error) {
+// directory. By the names of those that cannot be read it tells why.
+func (h *Host) records() (all []record, unread map[string]error, err error) {
 	entries, err := os.ReadDir(h.opts.Dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	known := make(map[string]bool)
+	known, unread := make(map[string]bool), make(map[string]error)
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), recordSuffix)
 		if !ok {
 			continue
 		}
 		r, err := readRecord(h.path(name, recordSuffix))
-		if err != nil || r.Name != name {
+		if err == nil && r.Name != name {
+			err = fmt.Errorf("it is of %q", r.Name)
+		}
+		if err != nil {
+			unread[name] = fmt.Errorf("%w: its record cannot be read: %w", ErrLost, err)
 			h.opts.Log.Warn("a record of a cell cannot be read; what lived in it is lost", "cell", name, "error", err)
 			continue
 		}
@@ -81,11 +85,11 @@ func (h *Host) records() (all []record, err error) {
 		name, _, _ := strings.Cut(e.Name(), ".")
 		if !known[name] {
 			if err := os.Remove(filepath.Join(h.opts.Dir, e.Name())); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
-	return all, nil
+	return all, unread, nil
 }
 
 func readRecord(path string) (r record, err error) {
@@ -102,15 +106,20 @@ func readRecord(path string) (r record, err error) {
 	return r, nil
 }
 
-// check refuses the record of a cell that cannot be taken over.
+// check refuses the record of a cell that cannot be taken over. The error tells what has
+// become of its process.
 func (r record) check() error {
+	now, err := identify(r.PID)
+	_, zombie, _ := stat(r.PID)
 	switch {
+	case now.Boot != "" && now.Boot != r.Boot:
+		return errors.New("ended with the host, which was restarted")
+	case err != nil || now != r.identity || zombie:
+		return errors.New("ended while no daemon watched")
 	case r.Version != recordVersion:
-		return fmt.Errorf("version %d of a record, this forkd reads version %d", r.Version, recordVersion)
+		return fmt.Errorf("%w: version %d of a record, this forkd reads version %d", errEnded, r.Version, recordVersion)
 	case r.Protocol != wire.Version:
-		return fmt.Errorf("the cell speaks version %d of the protocol, this forkd version %d", r.Protocol, wire.Version)
-	case !r.lives():
-		return errors.New("its process has ended")
+		return fmt.Errorf("%w: the cell speaks version %d of the protocol, this forkd version %d", errEnded, r.Protocol, wire.Version)
 	}
 	return nil
 }

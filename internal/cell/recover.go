@@ -36,12 +36,12 @@ type FoundVM struct {
 	Common, Note json.RawMessage
 }
 
-// Recover takes over the cells of an earlier daemon, and ends those that cannot be. It
-// comes before any cell is started.
-func (h *Host) Recover() (all []Found, err error) {
-	records, err := h.records()
+// Recover takes over the cells of an earlier daemon, and ends those that cannot be. Of these
+// and of what is gone already it tells why, by name. It comes before any cell is started.
+func (h *Host) Recover() (all []Found, lost map[string]error, err error) {
+	records, lost, err := h.records()
 	if err != nil {
-		return nil, fmt.Errorf("looking for cells: %w", err)
+		return nil, nil, fmt.Errorf("looking for cells: %w", err)
 	}
 	// At the same time: one that does not answer must not keep the others waiting.
 	type result struct {
@@ -58,6 +58,7 @@ func (h *Host) Recover() (all []Found, err error) {
 	for i, r := range records {
 		f, err := results[i].f, results[i].err
 		if err != nil {
+			lost[r.Name] = fmt.Errorf("%w: process %d %w", ErrLost, r.PID, err)
 			h.opts.Log.Warn("what lived in a cell is lost", "cell", r.Name, "process", r.PID, "error", err)
 			if err := r.kill(); err != nil {
 				h.opts.Log.Warn("ending a cell", "cell", r.Name, "error", err)
@@ -70,18 +71,28 @@ func (h *Host) Recover() (all []Found, err error) {
 			inmates = append(inmates, r.Jail)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
+	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
 	defer cancel()
 	if err := h.opts.Launch.Recover(ctx, inmates); err != nil {
 		h.opts.Log.Warn("removing what is left of cells", "error", err)
 	}
-	return all, nil
+	return all, lost, nil
 }
 
+// recover takes over a cell. The error tells what has become of its process, or does when the
+// caller has ended it.
 func (h *Host) recover(r record) (*Found, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	f, err := h.takeOver(r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: it could not be taken over: %w", errEnded, err)
+	}
+	return f, nil
+}
+
+func (h *Host) takeOver(r record) (*Found, error) {
 	c, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func TestRecoverLongNotes(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func TestRecoverForgedNotes(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestRecoverForgedSource(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestAdopt(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestRecordOfEarlierForkd(t *testing.T) {
 	l.store.Close()
 
 	l = newLab(t, dir, nil)
-	if found, err := l.Recover(); err != nil || len(found) != 0 {
+	if found, _, err := l.Recover(); err != nil || len(found) != 0 {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	select {

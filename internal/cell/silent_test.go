@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell/celltest"
 	"github.com/forkd-dev/forkd/internal/cell/wire"
+	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/machine/machinetest"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
@@ -174,7 +176,7 @@ func TestCloseEndsCells(t *testing.T) {
 	if v.Cell().proc.lives() {
 		t.Error("the process is there")
 	}
-	if left, err := l.records(); err != nil || len(left) != 0 {
+	if left, _, err := l.records(); err != nil || len(left) != 0 {
 		t.Errorf("left %+v, %v", left, err)
 	}
 }
@@ -259,7 +261,7 @@ func TestToldBeforeTheDaemonWent(t *testing.T) {
 
 	l = newLab(t, dir, nil)
 	time.AfterFunc(50*time.Millisecond, func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) })
-	found, err := l.Recover()
+	found, _, err := l.Recover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,6 +270,66 @@ func TestToldBeforeTheDaemonWent(t *testing.T) {
 			for _, v := range f.VMs {
 				t.Errorf("it has %s", v.Note)
 			}
+		}
+	}
+}
+
+// TestSilentCellIsNotTakenOver: a cell that does not answer the next daemon in time is ended, and
+// that is told as the reason why what lived in it is lost.
+func TestSilentCellIsNotTakenOver(t *testing.T) {
+	before := helloTime
+	defer func() { helloTime = before }()
+	dir := shortDir(t)
+	l := newLab(t, dir, nil)
+	v := l.boot(machinetest.Count)
+	l.counted(v)
+	c := v.Cell()
+	l.Host.Close(false)
+	l.store.Close()
+	celltest.Stop(t, c.PID)
+
+	l = newLab(t, dir, nil)
+	helloTime = 200 * time.Millisecond
+	found, lost, err := l.Recover()
+	if err != nil || len(found) != 0 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	want := fmt.Sprintf("process %d was ended: it could not be taken over: greeting cell %s", c.PID, c.Name)
+	if err := lost[c.Name]; !errors.Is(err, ErrLost) || !errors.Is(err, errSilent) || !strings.Contains(err.Error(), want) {
+		t.Errorf("it is lost because: %v; want %q", err, want)
+	}
+	if c.proc.lives() {
+		t.Error("its process goes on")
+	}
+}
+
+// TestBygoneMachine: of a machine that was lost nothing can be asked, and nobody waits for it.
+func TestBygoneMachine(t *testing.T) {
+	why := errors.New("it was lost")
+	v := Bygone(7, machine.Ending{Err: why})
+	select {
+	case <-v.Done():
+	default:
+		t.Error("it has not ended")
+	}
+	if v.Ending().Err != why || v.Cell().PID != 7 || v.Started() || v.PrivateBytes() != 0 {
+		t.Errorf("it is %+v of process %d", v.Ending(), v.Cell().PID)
+	}
+	v.Refresh()
+	v.Pause()
+	v.Close()
+	_, pinned := v.Pin()
+	_, cut := v.Branch(t.Context())
+	_, opened := v.Open(t.Context(), 1)
+	_, dialed := v.Dial(t.Context(), 1)
+	for what, err := range map[string]error{"starting": v.Start(), "pinning": pinned, "branching": cut} {
+		if !errors.Is(err, ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{"opening": opened, "dialing": dialed} {
+		if !errors.Is(err, machine.ErrEnded) {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

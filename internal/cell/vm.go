@@ -37,6 +37,16 @@ type VM struct {
 	onEnd  func()    // see OnEnd; guarded by mu
 }
 
+// Bygone returns a machine of which is only known that it has ended, and the number of the
+// process that it lived in.
+func Bygone(pid int, e machine.Ending) *VM {
+	c := &Cell{PID: pid, gone: make(chan struct{}), why: fmt.Errorf("%w: process %d is of an earlier daemon", ErrLost, pid)}
+	close(c.gone)
+	v := &VM{cell: c, done: make(chan struct{}), closed: true}
+	v.end(e)
+	return v
+}
+
 // extent returns how many pages the machine has.
 func (v *VM) extent() extent {
 	v.mu.Lock()
@@ -179,6 +189,9 @@ func (v *VM) Open(_ context.Context, port uint32) (net.Conn, error) {
 // stream makes a connection into the guest. Of that the cell hears with the first
 // bytes.
 func (v *VM) stream(o wire.Open) (*wire.Stream, error) {
+	if err := v.cell.Gone(); err != nil {
+		return nil, v.dialError(o.Port, err)
+	}
 	s, err := v.cell.guests.Open(o)
 	if err != nil {
 		return nil, v.dialError(o.Port, err)

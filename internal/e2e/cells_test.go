@@ -161,6 +161,69 @@ func TestDeadCellTakesOnlyItsOwn(t *testing.T) {
 	}
 }
 
+// TestLostWhileNoDaemonRan: of sandboxes whose process ends while there is no daemon the next one tells
+// that they are lost and why, and so does every one after it; as it tells what became of those that
+// were gone before.
+func TestLostWhileNoDaemonRan(t *testing.T) {
+	home := cloneHome(t)
+	d := serve(t, home)
+	ids := d.fork(t, 3)
+	lost, killed := ids[0], ids[1]
+	d.eval(t, lost, "x = 1")
+	if err := d.Kill(limited(t, patience), killed); err != nil {
+		t.Fatal(err)
+	}
+	pid := ownerOf(t, d, lost)
+	gone := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == killed || ownerOf(t, d, id) != pid })
+	// The last one dies with the daemon that has just made it.
+	gone = append(gone, d.fork(t, 1)...)
+	last := gone[len(gone)-1]
+	pids := []int{pid}
+	if other := ownerOf(t, d, last); other != pid {
+		pids = append(pids, other)
+	}
+	d.killAlone()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, end := range []func(*daemon){(*daemon).killAlone, (*daemon).stop} {
+		d = serve(t, home)
+		ctx := limited(t, patience)
+		all, err := d.Sandboxes(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range gone {
+			i := slices.IndexFunc(all, func(s client.SandboxInfo) bool { return s.ID == id })
+			if i < 0 || all[i].State != "crashed" || all[i].SnapshotTag != tag || !slices.ContainsFunc(pids, func(pid int) bool {
+				return strings.Contains(all[i].Reason, fmt.Sprintf("process %d ended while no daemon watched", pid))
+			}) {
+				t.Fatalf("%s is not listed as lost: %+v", id, all)
+			}
+			_, err := d.Eval(ctx, id, client.EvalRequest{Code: "x"})
+			wantCode(t, err, "sandbox_dead", "ended while no daemon watched")
+		}
+		_, err = d.Sandbox(ctx, killed)
+		wantCode(t, err, "not_found", "it was killed")
+		if got := value[int](t, d, d.fork(t, 1)[0], "6 * 7"); got != 42 {
+			t.Errorf("6 * 7 = %d", got)
+		}
+		end(d)
+	}
+	// An orderly end leaves nothing to be listed, and the reasons.
+	d = serve(t, home)
+	ctx := limited(t, patience)
+	if all, err := d.Sandboxes(ctx); err != nil || len(all) != 0 {
+		t.Errorf("listed are %+v, %v", all, err)
+	}
+	_, err := d.Eval(ctx, lost, client.EvalRequest{Code: "x"})
+	wantCode(t, err, "not_found", "ended while no daemon watched")
+	_, err = d.Sandbox(ctx, killed)
+	wantCode(t, err, "not_found", "it was killed")
+}
+
 // ownerOf returns the process that a sandbox lives in.
 func ownerOf(t *testing.T, d *daemon, id string) int {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,8 +15,8 @@ import (
 	"github.com/forkd-dev/forkd/client"
 )
 
-// A daemon that was killed leaves a lock, a socket and running guests' pages. Its
-// successor takes over and has all snapshots.
+// A daemon that was killed with all of its cells leaves a lock, a socket and running guests' pages. Its
+// successor takes over, has all snapshots, and knows which sandboxes are lost.
 func TestKilledDaemonIsReplacedWithoutLoss(t *testing.T) {
 	home := cloneHome(t)
 	first := serve(t, home)
@@ -24,8 +25,9 @@ func TestKilledDaemonIsReplacedWithoutLoss(t *testing.T) {
 	first.kill()
 
 	second := serve(t, home)
-	if boxes, err := second.Sandboxes(t.Context()); err != nil || len(boxes) != 0 {
-		t.Errorf("sandboxes of the dead daemon are listed: %v, %v", boxes, err)
+	boxes, err := second.Sandboxes(t.Context())
+	if err != nil || len(boxes) != 3 || slices.ContainsFunc(boxes, func(b client.SandboxInfo) bool { return b.State != "crashed" }) {
+		t.Errorf("its sandboxes, whose processes were killed, too, are %+v, %v", boxes, err)
 	}
 	if got := value[int](t, second, second.fork(t, 1)[0], "6 * 7"); got != 42 {
 		t.Errorf("6 * 7 = %d", got)

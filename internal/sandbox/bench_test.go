@@ -86,6 +86,28 @@ func evalIn(b testing.TB, m *Manager, id, code string) string {
 	return string(r.Value)
 }
 
+// BenchmarkFork measures a fork of so many children until they can be used.
+func BenchmarkFork(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		b.Run(fmt.Sprintf("children=%d", n), func(b *testing.B) {
+			m := borrow(b)
+			for b.Loop() {
+				results, err := m.Fork(b.Context(), ForkSpec{Tag: benchTag, N: n})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				for _, r := range results {
+					if err := m.Kill(r.Sandbox.ID); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
 // BenchmarkBranch measures how long a source stands still for a live branch,
 // with a command that runs all the time and so much memory written since the
 // last one, and what that takes of the guest.

@@ -59,6 +59,7 @@ type box struct {
 	leaving chan struct{}      // see leave; guarded by mu
 	over    bool               // it is closed; guarded by mu
 	reason  string             // why it ended, if not through the machine; guarded by mu
+	relic   State              // that it ended in, if that is only known from the journal; else empty
 }
 
 // activate makes the child itself: it starts the machine and has the guest's
@@ -198,6 +199,9 @@ func (b *box) blame(reason string) {
 }
 
 func (b *box) state() State {
+	if b.relic != "" {
+		return b.relic
+	}
 	if b.lost() != "" {
 		return Crashed
 	}

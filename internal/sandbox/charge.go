@@ -126,7 +126,7 @@ func (a *averages) of(tag string) *average {
 
 // learn notes what a child had that has ended.
 func (a *averages) learn(b *box) {
-	if !b.isAwake() {
+	if !b.isAwake() || b.relic != "" {
 		return
 	}
 	a.mu.Lock()

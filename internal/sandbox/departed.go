@@ -5,8 +5,7 @@ import "sync"
 // maxDeparted is how many sandboxes are remembered that are not known any more.
 const maxDeparted = 1000
 
-// departed remembers why sandboxes are not there any more, for those who ask for them. It does
-// not outlive the daemon.
+// departed remembers why sandboxes are not there any more, for those who ask for them.
 type departed struct {
 	mu      sync.Mutex
 	reasons map[string]string // by id; guarded by mu
@@ -35,4 +34,13 @@ func (d *departed) reason(id string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.reasons[id]
+}
+
+// each tells of all of them, oldest first.
+func (d *departed) each(tell func(id, reason string)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range d.order {
+		tell(id, d.reasons[id])
+	}
 }

@@ -22,10 +22,14 @@
 //     paused. Whether it has, and until when, changes only in the turn of its id; but
 //     a kill takes the machine at once, so that a pause under way gives up.
 //
+//   - Which sandboxes there are is in the journal before anybody is told of them, and why they are
+//     not there any more before that is so. It only tells: what it says decides nothing about what
+//     runs, and what cannot be written of it stops nobody.
+//
 //   - What the host cannot bear is not begun. What runs is left alone.
 //
 // Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, figures.mu and
-// records.mu. Manager.building is never waited for. Nothing is asked of a cell or a
+// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, figures.mu,
+// records.mu, journal.mu and departed.mu. Manager.building is never waited for. Nothing is asked of a cell or a
 // guest under admission.mu or one that comes after it.
 package sandbox

@@ -114,11 +114,11 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 		return nil, err
 	}
 	defer done()
-	if b.manifest.Runtime == "" {
-		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
-	}
 	if b.state() != Running {
 		return nil, b.dead()
+	}
+	if b.manifest.Runtime == "" {
+		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
 	}
 	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
 		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})

@@ -69,12 +69,10 @@ func (m *Manager) forkFrom(ctx context.Context, src *snapshot.Snapshot, spec For
 		births[i] = birthOf(spec)
 	}
 	boxes, errs := m.spawnAll(ctx, src, births)
+	made := slices.DeleteFunc(slices.Clone(boxes), func(b *box) bool { return b == nil })
+	late := m.register(made...)
 	for i, b := range boxes {
-		err := errs[i]
-		if err == nil {
-			err = m.register(b)
-		}
-		if err != nil {
+		if err := cmp.Or(errs[i], late); err != nil {
 			f.results[i].Err = wrap(err, "forking child %d of %q", i, spec.Tag)
 			continue
 		}
@@ -172,20 +170,29 @@ func birthOf(spec ForkSpec) birth {
 // newID makes up an id. It can be part of a host name behind a dash.
 func newID() string { return "sb" + randomHex(6) }
 
-// register makes a new sandbox known. If it cannot, it closes it.
-func (m *Manager) register(b *box) error {
+// register makes new sandboxes known. If it cannot, it closes them.
+func (m *Manager) register(boxes ...*box) error {
+	m.journal.began(boxes...) // first: they may end as soon as they are known
 	m.mu.Lock()
 	closed := m.closed
 	if !closed {
-		m.boxes[b.id] = b
+		for _, b := range boxes {
+			m.boxes[b.id] = b
+		}
 	}
 	m.mu.Unlock()
+	for _, b := range boxes {
+		if closed {
+			b.close()
+			m.journal.gone(reasonClosed, b.id)
+			continue
+		}
+		b.machine.OnEnd(func() { m.retire(b) })
+		m.limitLife(b)
+	}
 	if closed {
-		b.close()
 		return errShutdown()
 	}
-	b.machine.OnEnd(func() { m.retire(b) })
-	m.limitLife(b)
 	return nil
 }
 
@@ -240,7 +247,7 @@ func (m *Manager) drop(b *box, reason string) (known bool) {
 		return false
 	}
 	if known = m.remove(b); known {
-		m.departed.add(b.id, reason)
+		m.journal.gone(reason, b.id)
 	}
 	m.end(b, reason)
 	return known
@@ -268,18 +275,33 @@ func (m *Manager) end(b *box, reason string) {
 func (m *Manager) retire(b *box) {
 	m.spent.learn(b)
 	b.close()
+	known, old := m.list(b)
+	if known {
+		m.journal.ended(b)
+	}
+	if old != nil {
+		m.journal.gone(old.endReason(), old.id)
+	}
+}
+
+// list has a sandbox that has ended be listed, if it is known, and returns the one that is
+// listed no more.
+func (m *Manager) list(b *box) (known bool, old *box) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.boxes[b.id] != b {
-		return
+		return false, nil
 	}
 	m.ended = append(m.ended, b)
-	if len(m.ended) > maxEnded {
-		if old := m.ended[0]; m.boxes[old.id] == old { // and not one that was resumed
-			delete(m.boxes, old.id)
-		}
-		m.ended = m.ended[1:]
+	if len(m.ended) <= maxEnded {
+		return true, nil
 	}
+	if first := m.ended[0]; m.boxes[first.id] == first { // and not one that was resumed
+		delete(m.boxes, first.id)
+		old = first
+	}
+	m.ended = m.ended[1:]
+	return true, old
 }
 
 // closeAll ends many sandboxes.

@@ -83,7 +83,7 @@ type Manager struct {
 	paused   *records[pausedRecord]
 	writers  *writers
 	notes    notes // for cells
-	departed departed
+	journal  *journal
 	settling sync.Mutex   // held while a sandbox that was found is registered
 	images   sync.RWMutex // held for reading while an image is in use
 
@@ -135,9 +135,11 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		lock.Close()
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
+	m.journal = readJournal(filepath.Join(opts.Home, "journal"), opts.Log)
 	if err := m.recover(ctx); err != nil {
 		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
 	}
+	m.journal.open()
 	m.sweepKept()
 	m.cells.Prepare()
 	return m, nil
@@ -203,12 +205,24 @@ func (m *Manager) Close() error {
 	boxes := m.boxes
 	m.boxes = make(map[string]*box)
 	m.mu.Unlock()
-	for _, b := range boxes {
-		b.blame(reasonClosed)
-	}
+	m.dismiss(boxes)
 	m.cells.Close(true) // first: a machine that is closed in a silent cell is waited for
 	closeAll(boxes)
 	return errors.Join(err, m.shut())
+}
+
+// dismiss notes that sandboxes end because the daemon does.
+func (m *Manager) dismiss(boxes map[string]*box) {
+	var run []string
+	for id, b := range boxes {
+		if b.state() == Running {
+			b.blame(reasonClosed)
+			run = append(run, id)
+			continue
+		}
+		m.journal.gone(b.endReason(), id)
+	}
+	m.journal.gone(reasonClosed, run...)
 }
 
 // Abandon gives up the home and leaves the sandboxes to a later Manager. Branches that
@@ -234,6 +248,7 @@ func (m *Manager) shut() error {
 	m.mu.Unlock()
 	m.cool(warm...)
 	m.store.Close()
+	m.journal.close()
 	return m.lock.Close()
 }
 

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,15 +104,17 @@ func (n boxNote) birth(t terms) birth {
 
 // recover takes over the sandboxes that an earlier daemon has left in their cells.
 func (m *Manager) recover(ctx context.Context) error {
-	found, err := m.cells.Recover()
+	found, cells, err := m.cells.Recover()
 	if err != nil {
 		return err
 	}
+	lost := losses{cells: cells, boxes: make(map[string]error)}
 	var wg sync.WaitGroup
 	for _, f := range found {
-		wg.Go(func() { m.recoverCell(ctx, f) })
+		wg.Go(func() { m.recoverCell(ctx, f, &lost) })
 	}
 	wg.Wait()
+	m.mourn(&lost)
 	return nil
 }
 
@@ -121,13 +124,13 @@ var recoverTime = time.Minute
 
 var errNotTaken = errors.New("it could not be taken over in time")
 
-func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
+func (m *Manager) recoverCell(ctx context.Context, f cell.Found, lost *losses) {
 	late := time.AfterFunc(recoverTime, func() {
 		m.opts.Log.Warn("a cell that does not answer is ended", "cell", f.Cell.Name, "process", f.Cell.PID)
 		f.Cell.End(errNotTaken)
 	})
 	defer late.Stop()
-	snaps := make(map[uint64]*snapshot.Snapshot)
+	snaps, lacks := make(map[uint64]*snapshot.Snapshot), make(map[uint64]error)
 	for _, s := range f.Sources {
 		if len(s.Note) == 0 { // a branch that was being made; what it stood on has a source of its own
 			f.Cell.DropSource(s)
@@ -136,6 +139,7 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 		snap, err := m.recoverSource(ctx, f, s)
 		if err != nil {
 			m.opts.Log.Warn("what an earlier daemon forked from is lost", "cell", f.Cell.Name, "error", err)
+			lacks[s.ID] = err
 			f.Cell.DropSource(s)
 			continue
 		}
@@ -148,7 +152,9 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found) {
 			v.Close()
 			return
 		}
-		if err := m.recoverBox(v, snaps[v.Source]); err != nil {
+		id, err := m.recoverBox(v, snaps[v.Source], lacks[v.Source])
+		if err != nil {
+			lost.add(f.Cell, id, err)
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
 			v.Close()
 		}
@@ -201,10 +207,14 @@ func (m *Manager) settle(b *box) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	if _, ok := m.spaces.get(b.workspace); b.workspace != "" && !ok {
+		m.journal.gone(reasonSpace, b.id)
 		return fmt.Errorf("there is no workspace %q any more", b.workspace)
 	}
 	rivals := m.rivals(b)
-	if slices.ContainsFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }) {
+	if i := slices.IndexFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }); i >= 0 {
+		if rivals[i].id != b.id {
+			m.journal.gone(reasonOutlived, b.id)
+		}
 		return errors.New(reasonOutlived)
 	}
 	for _, other := range rivals {
@@ -228,26 +238,26 @@ func (m *Manager) rivals(b *box) (list []*box) {
 // releaseTime bounds how long a guest may take to go on.
 const releaseTime = 10 * time.Second
 
-// recoverBox takes over one sandbox. What was done to its machine when the daemon ended
-// is not done any more, so it runs, if it ever did.
-func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
+// recoverBox takes over one sandbox, unless what it was forked from lacks. What was done to its
+// machine when the daemon ended is not done any more, so it runs, if it ever did.
+func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot, lacks error) (id string, err error) {
 	var n boxNote
 	var t termsNote
 	if err := json.Unmarshal(v.Note, &n); err != nil {
-		return err
+		return "", err
 	}
 	if err := json.Unmarshal(v.Common, &t); err != nil {
-		return err
+		return n.ID, err
 	}
 	if snap == nil {
-		return errors.New("what it was forked from is lost")
+		return n.ID, fmt.Errorf("what it was forked from is lost: %w", cmp.Or(lacks, errors.New("its process does not have it")))
 	}
 	if err := errors.Join(n.check(), t.terms().check()); err != nil {
-		return fmt.Errorf("its note makes no sense: %w", err)
+		return n.ID, fmt.Errorf("its note makes no sense: %w", err)
 	}
 	if n.Fleeting {
 		v.Close()
-		return nil
+		return n.ID, nil
 	}
 	b := m.newBox(snap.Manifest, n.birth(t.terms()))
 	b.restored = n.Restored
@@ -263,13 +273,13 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot) error {
 	}
 	if err := m.settle(b); err != nil {
 		b.close()
-		return err
+		return n.ID, err
 	}
 	if n.Awake {
 		go m.awaken(b) // whoever uses it waits for that, and nobody else
 	}
 	m.opts.Log.Info("took a sandbox over", "id", b.id, "snapshot", b.base, "cell", v.Cell().Name)
-	return nil
+	return n.ID, nil
 }
 
 // awaken has a sandbox go on that was awake when an earlier daemon ended: a pause or a

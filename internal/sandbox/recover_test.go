@@ -98,7 +98,7 @@ func TestRecoverReplacedSource(t *testing.T) {
 	}
 }
 
-// TestRecoverNotes: a sandbox whose note makes no sense is ended, and the log says so.
+// TestRecoverNotes: a sandbox whose note makes no sense is lost, and the log says so.
 func TestRecoverNotes(t *testing.T) {
 	m := openBare(t, t.TempDir())
 	bare(t, m, "x", "")
@@ -111,8 +111,10 @@ func TestRecoverNotes(t *testing.T) {
 		"bad lifetime":         func(n *boxNote) { n.LifetimeMS = -1 },
 		"a front end may keep": func(n *boxNote) { n.Front, _ = json.Marshal(strings.Repeat("x", MaxFront)) },
 	}
-	for _, change := range wrong {
+	lost := make(map[string]string) // what is wrong, by id
+	for what, change := range wrong {
 		b := forkBare(t, m, "x")
+		lost[b.id] = what
 		n := b.noteNow()
 		change(&n)
 		text, err := json.Marshal(n)
@@ -124,8 +126,17 @@ func TestRecoverNotes(t *testing.T) {
 		}
 	}
 	m, said := takeOver(t, m)
-	if all := m.all(); len(all) != 1 || all[0].id != kept.id {
-		t.Errorf("%d sandboxes are left", len(all))
+	for _, b := range m.all() {
+		if (b.state() == Running) != (b.id == kept.id) {
+			t.Errorf("sandbox %s is %s", b.id, b.state())
+		}
+		if what, ok := lost[b.id]; ok && !strings.Contains(b.endReason(), what) && !strings.Contains(b.endReason(), errNotTold.Error()) {
+			t.Errorf("sandbox %s is lost because: %s; want %q", b.id, b.endReason(), what)
+		}
+		delete(lost, b.id)
+	}
+	if len(lost) != 0 {
+		t.Errorf("nothing is told of %v", lost)
 	}
 	for what := range wrong {
 		if !strings.Contains(said.String(), what) {

@@ -16,6 +16,9 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 		return nil, err
 	}
 	defer done()
+	if b.relic != "" {
+		return nil, fail(FailedPrecondition, "fork another one", "sandbox %s has ended, and what it was made with is not known any more: %s", id, b.endReason())
+	}
 	defer m.tags.share(tag)()
 	src, err := m.source(tag)
 	if err != nil {
@@ -95,6 +98,7 @@ func (m *Manager) replace(b, next *box) error {
 	if err := m.exchange(b, next); err != nil {
 		return err
 	}
+	m.journal.began(next)
 	next.note() // before the other one ends: should the daemon do so too, one of them stays
 	next.machine.OnEnd(func() { m.retire(next) })
 	m.end(b, reasonRolled)

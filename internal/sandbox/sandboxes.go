@@ -29,7 +29,7 @@ func (m *Manager) box(id string) (*box, error) {
 // noSandbox is the error of those who ask for a sandbox that is not known.
 func (m *Manager) noSandbox(id string) *Error {
 	const hint = "`forkd ls` lists the sandboxes"
-	if reason := m.departed.reason(id); reason != "" {
+	if reason := m.journal.reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
 	}
 	return fail(NotFound, hint, "there is no sandbox %q", id)
@@ -112,6 +112,6 @@ func (m *Manager) Kill(id string) error {
 	if err := m.forget(id); err != nil {
 		return err
 	}
-	m.departed.add(id, reasonKilled)
+	m.journal.gone(reasonKilled, id)
 	return nil
 }

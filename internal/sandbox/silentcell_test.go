@@ -1,44 +1,28 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 )
 
-// muteCell leaves a cell in a home that greets, tells what it has, and then says nothing. It counts
-// as a process that is this one.
-func muteCell(t *testing.T, home, name string, has wire.State) {
+// mute comes between a cell and daemons to come: they hear what it has, and from then on nothing.
+func mute(t *testing.T, b *box, home string) {
 	t.Helper()
-	dir := filepath.Join(home, "cells")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	socket := filepath.Join(home, "cells", b.machine.Cell().Name+".sock")
+	real := strings.TrimSuffix(socket, ".sock") + ".real"
+	if err := os.Rename(socket, real); err != nil {
 		t.Fatal(err)
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	record := fmt.Sprintf(`{"version":1,"name":%q,"protocol":%d,"pid":%d,"start":%s,"boot":%q}`,
-		name, wire.Version, os.Getpid(), fields[22-3], strings.TrimSpace(string(boot)))
-	if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(record), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, name+".sock")})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: socket})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,66 +34,79 @@ func muteCell(t *testing.T, home, name string, has wire.State) {
 				return
 			}
 			t.Cleanup(func() { c.Close() })
-			go mutter(c, has)
+			go mutter(c, real)
 		}
 	}()
 }
 
-// mutter answers a daemon until it asks for more than a cell has.
-func mutter(c *net.UnixConn, has wire.State) {
+// mutter has a cell answer a daemon until it is asked for more than what it has.
+func mutter(daemon *net.UnixConn, real string) {
 	var opening [wire.OpeningSize]byte
-	if _, err := io.ReadFull(c, opening[:]); err != nil {
+	if _, err := io.ReadFull(daemon, opening[:]); err != nil {
 		return
 	}
 	if p, _ := wire.ParseOpening(opening); p != wire.Control {
 		return
 	}
-	control := wire.NewConn(c)
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: real})
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	if _, err := c.Write(opening[:]); err != nil {
+		return
+	}
+	from, to := wire.NewConn(daemon), wire.NewConn(c)
 	for {
-		m, err := control.Receive()
+		m, err := from.Receive()
 		if err != nil {
 			return
 		}
-		reply := &wire.Message{ID: m.ID, Body: json.RawMessage("{}")}
-		switch m.Op {
-		case wire.OpHello:
-		case wire.OpList:
-			reply.Body, _ = json.Marshal(has) // as it can be
-		default:
+		if m.Op != wire.OpHello && m.Op != wire.OpList {
 			continue
 		}
-		if control.Send(reply) != nil {
+		if err = to.Send(m); err == nil {
+			m, err = to.Receive()
+		}
+		if err != nil || from.Send(m) != nil {
 			return
 		}
 	}
 }
 
-// TestMuteCells: cells that do not answer keep no daemon from starting, and nothing of them stays.
+// TestMuteCells: cells that do not answer keep no daemon from starting, and nothing of them stays but
+// the reason why what lived in them is lost.
 func TestMuteCells(t *testing.T) {
 	before := recoverTime
-	recoverTime = 100 * time.Millisecond
+	recoverTime = 200 * time.Millisecond
 	defer func() { recoverTime = before }()
-	home, err := os.MkdirTemp("", "mute") // names of sockets must be short
-	if err != nil {
+	m := openApart(t)
+	bare(t, m, "x", "")
+	boxes := make([]*box, 4)
+	for i := range boxes {
+		boxes[i] = forkBare(t, m, "x")
+	}
+	if err := m.store.Remove("x"); err != nil { // the cells are asked for it
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(home)
-	source := wire.Source{ID: 1, Note: json.RawMessage(`{"manifest":{"tag":"x"}}`)}
-	runs := wire.VM{ID: 2, Source: 1, Zero: 1}
-	for i := range 8 {
-		muteCell(t, home, fmt.Sprintf("%08d", i), wire.State{Sources: []wire.Source{source}, VMs: []wire.VM{runs}})
-	}
-	m := openBare(t, home)
-	if all := m.Sandboxes(); len(all) != 0 {
-		t.Errorf("there are %+v", all)
-	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		left := slices.ContainsFunc(m.cells.Cells(), func(c *cell.Cell) bool { return strings.HasPrefix(c.Name, "0000000") })
-		if !left {
-			break
+	m = meanwhile(t, m, func() {
+		for _, b := range boxes {
+			mute(t, b, m.opts.Home)
 		}
-		if time.Now().After(end) {
-			t.Fatal("they stay")
+	})
+	for _, b := range boxes {
+		pid := b.machine.Cell().PID
+		want := fmt.Sprintf("process %d was ended: %s", pid, errNotTaken)
+		info, err := m.Sandbox(b.id)
+		if err != nil || info.State != Crashed || !strings.Contains(info.Reason, want) {
+			t.Errorf("it is %+v, %v; want %q", info, err, want)
+		}
+		record := filepath.Join(m.opts.Home, "cells", b.machine.Cell().Name+".json")
+		stays := func() bool { return syscall.Kill(pid, 0) == nil || second(os.Stat(record)) == nil }
+		for end := time.Now().Add(time.Minute); stays(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("its process stays, or its record")
+			}
 		}
 	}
 }

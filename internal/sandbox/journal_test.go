@@ -1,0 +1,300 @@
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const journalPath = "testdata/journal-v1"
+
+// A journal that any forkd of this version has written is read, and written as it was.
+func TestJournalGolden(t *testing.T) {
+	text, err := os.ReadFile(journalPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := readLedger(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.lines(); !bytes.Equal(got, text) {
+		t.Errorf("written as\n%s", got)
+	}
+	all := l.sandboxes()
+	if len(all) != 3 || all[0].state != Exited || all[0].reason == "" || all[1].state != "" || all[2].Workspace != "desk" || all[2].PID != 4711 {
+		t.Errorf("it tells of %+v", all)
+	}
+	if got := l.departed.reason("sb000000000001"); got != reasonKilled {
+		t.Errorf("one was not killed, but %q", got)
+	}
+}
+
+// What a journal tells, all lines together.
+func TestLedger(t *testing.T) {
+	const a, b = "sb00000000000a", "sb00000000000b"
+	start := func(ids ...string) *entry { return &entry{Event: began, IDs: ids, origin: origin{Tag: "x"}} }
+	fall := func(id string) *entry { return &entry{Event: ended, IDs: []string{id}, State: Exited, Reason: "off"} }
+	leave := func(id, reason string) *entry { return &entry{Event: gone, IDs: []string{id}, Reason: reason} }
+	for name, c := range map[string]struct {
+		lines []*entry
+		want  string
+	}{
+		"one that ended":               {[]*entry{start(a), fall(a)}, a + " exited"},
+		"one that was not there":       {[]*entry{fall(a), leave(b, "")}, ""},
+		"one that was killed after":    {[]*entry{start(a), fall(a), leave(a, "killed"), fall(a)}, a + " killed"},
+		"one that was rolled back":     {[]*entry{start(a), fall(a), start(a)}, a + " "},
+		"one that nobody will ask for": {[]*entry{start(a), leave(a, "")}, ""},
+		"those that ended are first":   {[]*entry{start(a, b), fall(b)}, b + " exited," + a + " "},
+	} {
+		var l ledger
+		for _, e := range c.lines {
+			l.add(e)
+		}
+		for _, l := range []*ledger{&l, again(t, l.lines())} {
+			var got []string
+			l.departed.each(func(id, reason string) { got = append(got, id+" "+reason) })
+			for _, has := range l.sandboxes() {
+				got = append(got, has.id+" "+string(has.state))
+			}
+			if strings.Join(got, ",") != c.want {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+	}
+}
+
+// again reads what was written.
+func again(t *testing.T, text []byte) *ledger {
+	t.Helper()
+	l, err := readLedger(text)
+	if err != nil {
+		t.Errorf("%s: %v", text, err)
+	}
+	return l
+}
+
+// listen returns what a log says.
+func listen() (*slog.Logger, *bytes.Buffer) {
+	said := new(bytes.Buffer)
+	return slog.New(slog.NewTextHandler(said, nil)), said
+}
+
+// TestDamagedJournal: whatever is where a journal should be, a daemon starts, says so, and knows what
+// can be read.
+func TestDamagedJournal(t *testing.T) {
+	text, err := os.ReadFile(journalPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := func(s string) func(string) error {
+		return func(path string) error { return os.WriteFile(path, append(bytes.Clone(text), s...), 0o600) }
+	}
+	for name, c := range map[string]struct {
+		damage func(path string) error
+		known  int
+		say    string
+	}{
+		"no damage":            {line(""), 3, ""},
+		"nothing":              {func(string) error { return nil }, 0, ""},
+		"empty":                {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0, "does not begin"},
+		"zeros":                {func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 0, "does not begin"},
+		"of a later forkd":     {func(path string) error { return os.WriteFile(path, []byte(`{"journal":2}`), 0o600) }, 0, "version 2"},
+		"a torn last line":     {line(`{"event":"gone","ids":["sb0000000`), 3, "1 lines"},
+		"a bad id":             {line(`{"event":"began","ids":["../x"],"tag":"x"}`), 3, "bad id"},
+		"a bad tag":            {line(`{"event":"began","ids":["sb00000000000a"],"tag":"../x"}`), 3, "bad tag"},
+		"a bad workspace":      {line(`{"event":"began","ids":["sb00000000000a"],"tag":"x","workspace":"/"}`), 3, "bad name"},
+		"a disk of no size":    {line(`{"event":"began","ids":["sb00000000000a"],"tag":"x","disk_mib":-1}`), 3, "a disk of -1"},
+		"a bad state":          {line(`{"event":"ended","ids":["sb000000000002"],"state":"running"}`), 3, "bad state"},
+		"an unknown event":     {line(`{"event":"forked","ids":["sb00000000000a"]}`), 3, "unknown event"},
+		"a long reason":        {line(`{"event":"gone","ids":["sb000000000002"],"reason":"` + strings.Repeat("x", maxReason+1) + `"}`), 3, "a reason of"},
+		"one line after a bad": {line("\n" + `{"event":"gone","ids":["sb000000000002"]}`), 2, "1 lines"},
+		"a directory":          {func(path string) error { return os.MkdirAll(filepath.Join(path, "x"), 0o700) }, 0, "regular"},
+		"a pipe":               {func(path string) error { return unix.Mkfifo(path, 0o600) }, 0, "regular"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "journal")
+			if err := c.damage(path); err != nil {
+				t.Fatal(err)
+			}
+			log, said := listen()
+			j := readJournal(path, log)
+			if n := len(j.sandboxes()); n != c.known {
+				t.Errorf("it tells of %d sandboxes", n)
+			}
+			if got := said.String(); (got == "") != (c.say == "") || !strings.Contains(got, c.say) {
+				t.Errorf("the log says %q", got)
+			}
+			j.open()
+			j.gone("", "sb000000000003")
+			j.close()
+		})
+	}
+}
+
+// A journal tells of no more sandboxes than there can be.
+func TestJournalIsBelievedWithinReason(t *testing.T) {
+	text := fmt.Appendf(nil, "{\"journal\":1}\n")
+	for i := range maxListed + 10 {
+		text = fmt.Appendf(text, `{"event":"began","ids":["sb%012x"],"tag":"x"}`+"\n", i)
+	}
+	if l, err := readLedger(text); len(l.listed) != maxListed || err == nil || !strings.Contains(err.Error(), "10 lines") {
+		t.Errorf("it tells of %d sandboxes: %v", len(l.listed), err)
+	}
+}
+
+// TestJournalIsBounded: however long a daemon runs, a journal is no longer than what there is to
+// tell allows, and tells all of it.
+func TestJournalIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := readJournal(path, slog.New(slog.DiscardHandler))
+	j.open()
+	defer j.close()
+	id := func(i int) string { return fmt.Sprintf("sb%012x", i) }
+	start := func(i int) *entry { return &entry{Event: began, IDs: []string{id(i)}, origin: origin{Tag: "x"}} }
+	j.add(start(0))
+	longest, rounds := int64(0), 20*growth/(2*maxReason)
+	for i := 1; i < rounds; i++ {
+		j.add(start(i))
+		j.gone(strings.Repeat("x", 2*maxReason), id(i))
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest = max(longest, st.Size())
+	}
+	if most := int64(growth + 3*maxDeparted*(maxReason+100)); longest > most {
+		t.Errorf("it was %d bytes long, more than %d", longest, most)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := again(t, text)
+	if len(l.listed) != 1 || l.departed.reason(id(rounds-1)) == "" || l.departed.reason(id(rounds-maxDeparted-2)) != "" {
+		t.Errorf("it tells of %d sandboxes", len(l.listed))
+	}
+}
+
+// TestJournalThatCannotBeWritten: it is told once, nobody fails for it, and when it can be written
+// again it tells all.
+func TestJournalThatCannotBeWritten(t *testing.T) {
+	for name, fail := range map[string]func(t *testing.T, j *journal, dir string) (mend func()){
+		"from the beginning": func(t *testing.T, j *journal, dir string) func() {
+			os.Mkdir(j.path, 0o700) // over which no file can be renamed
+			j.open()
+			return func() { os.Remove(j.path) }
+		},
+		"later": func(t *testing.T, j *journal, dir string) func() {
+			j.open()
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.file.Close() // as good as a disk that fails
+			return func() {}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			log, said := listen()
+			j := readJournal(filepath.Join(dir, "journal"), log)
+			mend := fail(t, j, dir)
+			for i := range 3 {
+				j.add(&entry{Event: began, IDs: []string{fmt.Sprintf("sb%012x", i)}, origin: origin{Tag: "x"}})
+			}
+			if n := strings.Count(said.String(), "cannot be written"); n != 1 {
+				t.Errorf("it is told %d times: %s", n, said)
+			}
+			mend()
+			j.mu.Lock()
+			j.failing = j.failing.Add(-2 * mendAfter)
+			j.mu.Unlock()
+			j.gone(reasonKilled, "sb000000000001")
+			text, err := os.ReadFile(j.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l := again(t, text); len(l.listed) != 2 || l.departed.reason("sb000000000001") != reasonKilled {
+				t.Errorf("it tells\n%s", text)
+			}
+			j.close()
+		})
+	}
+}
+
+// TestForksAreWrittenBeforeTheAnswer: what a fork of many writes is in the journal when it is answered, whoever
+// is killed after that.
+func TestForksAreWrittenBeforeTheAnswer(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	results, err := m.Fork(t.Context(), ForkSpec{Tag: "x", N: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(m.journal.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := again(t, text)
+	for _, r := range results {
+		if has := l.listed[r.Sandbox.ID]; has == nil || has.Tag != "x" || has.PID != r.Sandbox.PID {
+			t.Errorf("of %s it tells %+v", r.Sandbox.ID, has)
+		}
+	}
+}
+
+func FuzzJournal(f *testing.F) {
+	text, err := os.ReadFile(journalPath)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add(text[:len(text)-20])
+	f.Add([]byte("{\"journal\":1}\n{\"event\":\"ended\",\"id\":\"sb000000000003\",\"state\":\"exited\",\"reason\":\"\\ud800\\u0000\"}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		l, err := readLedger(text)
+		if l == nil {
+			t.Fatal("no ledger")
+		}
+		for id, has := range l.listed {
+			if id != has.id || !idPattern.MatchString(id) || len(has.reason) > maxReason || has.origin.check() != nil {
+				t.Errorf("believed %+v", has)
+			}
+		}
+		if err != nil {
+			return
+		}
+		short := l.lines()
+		back, err := readLedger(short)
+		if err != nil || !bytes.Equal(back.lines(), short) {
+			t.Errorf("%q is written as %q, and that as %q (%v)", text, short, back.lines(), err)
+		}
+	})
+}
+
+// BenchmarkJournal measures what a fork of so many children writes to the journal, beside
+// BenchmarkFork.
+func BenchmarkJournal(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		b.Run(fmt.Sprintf("children=%d", n), func(b *testing.B) {
+			j := readJournal(filepath.Join(b.TempDir(), "journal"), slog.New(slog.DiscardHandler))
+			j.open()
+			defer j.close()
+			ids := make([]string, n)
+			for i := range ids {
+				ids[i] = fmt.Sprintf("sb%012x", i)
+			}
+			now := time.Now().UTC()
+			from := origin{Tag: benchTag, Cell: "0a1b2c3d", PID: 4711, VCPUs: 1, MemoryMiB: 512, DiskMiB: 4096, Created: now, Restored: now}
+			for b.Loop() {
+				j.add(&entry{Event: began, IDs: ids, origin: from})
+			}
+		})
+	}
+}
