@@ -12,11 +12,9 @@ import (
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 )
 
-// answerTime is how long a cell may take for what takes it a moment. One that the host
+// AnswerTime is how long a cell may take for what takes it a moment. One that the host
 // has stopped does not answer, and may go on later.
-const answerTime = 20 * time.Second
-
-var errSilent = errors.New("the process that the machine lives in does not answer")
+const AnswerTime = 20 * time.Second
 
 // request is what a cell is asked for.
 type request struct {
@@ -25,7 +23,7 @@ type request struct {
 	blob  []byte
 	files []*os.File // stay the caller's
 
-	// within is how long the cell may take; 0: answerTime, and below that as long as it likes.
+	// within is how long the cell may take; 0: AnswerTime, and below that as long as it likes.
 	within time.Duration
 	// undo takes back what is done although nobody waits for it any more. It may not wait for
 	// anything.
@@ -55,8 +53,10 @@ func (c *Cell) send(m *wire.Message) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, wire.ErrTooLong), behind && m.ID != 0:
+	case errors.Is(err, wire.ErrTooLong):
 		return fmt.Errorf("telling cell %s: %w", c.Name, err)
+	case behind && m.ID != 0:
+		return fmt.Errorf("%w: %w", c.errSilent(), err)
 	case behind:
 		c.breaks(fmt.Errorf("%w: %w", errEnded, err))
 	}
@@ -101,9 +101,9 @@ func (c *Cell) ask(ctx context.Context, r request) (*wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if within := cmp.Or(r.within, answerTime); within > 0 {
+	if within := cmp.Or(r.within, AnswerTime); within > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, within, errSilent)
+		ctx, cancel = context.WithTimeoutCause(ctx, within, c.errSilent())
 		defer cancel()
 	}
 	id, w := c.number(), &call{answer: make(chan *wire.Message, 1), undo: r.undo}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,6 +200,36 @@ func TestLiesAboutCuts(t *testing.T) {
 		if _, _, err := c.Stacks(t.Context()); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%s, told later: %v", name, err)
 		}
+	}
+}
+
+// TestSlowLies: a cell that always lacks a layer, and takes its time to say so, has as much of that as
+// for one answer.
+func TestSlowLies(t *testing.T) {
+	before := stacksTime
+	stacksTime = 50 * time.Millisecond
+	defer func() { stacksTime = before }()
+	l, v := lying(t)
+	l.do(wire.OpCut, func(m *wire.Message) *wire.Message {
+		var ask wire.Cut
+		if err := json.Unmarshal(m.Body, &ask); err != nil {
+			t.Error(err)
+		}
+		return &wire.Message{Body: encode(honest(ask.Source))}
+	})
+	c, err := v.Branch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	var asked atomic.Int32
+	l.do(wire.OpStacks, func(*wire.Message) *wire.Message {
+		asked.Add(1)
+		time.Sleep(5 * time.Millisecond)
+		return &wire.Message{Err: wire.ToError(wire.ErrNoLayer)}
+	})
+	if _, _, err := c.Stacks(t.Context()); err == nil || errors.Is(err, wire.ErrNoLayer) {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}
 }
 

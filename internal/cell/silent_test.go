@@ -96,6 +96,68 @@ func TestGivenUpCell(t *testing.T) {
 	}
 }
 
+// TestSilentCell: a cell that does not answer is not the one for its key as long as that is so, a
+// machine in it that is closed is forgotten at once, and the cell hears of it when it goes on.
+func TestSilentCell(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	parent := l.boot(machinetest.Count)
+	l.counted(parent)
+	cut, _ := l.branch(parent)
+	s := l.snapshot("s", cut)
+	c := l.shared("x")
+	vms := l.fork(c, s, "stays", "goes")
+	celltest.Stop(t, c.PID)
+	if err := c.Answers(t.Context()); !errors.Is(err, ErrSilent) {
+		t.Errorf("a stopped cell: %v", err)
+	}
+	another := l.shared("x")
+	if another == c {
+		t.Error("it is still the one for its key")
+	}
+	if again := l.shared("x"); again != another {
+		t.Error("there is a third one")
+	}
+	vms[1].Close()
+	if c.vm(vms[1].id) != nil {
+		t.Error("the machine is still known")
+	}
+	celltest.Continue(t, c.PID)
+	if has := l.has(c); len(has.VMs) != 1 || has.VMs[0].ID != vms[0].id {
+		t.Errorf("it has %+v", has.VMs)
+	}
+	if err := c.Answers(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if again := l.shared("x"); again != c {
+		t.Error("it is not the one for its key again")
+	}
+}
+
+// TestWatch: what is watched ends if the cell does not answer, and not if it does, or after stop.
+func TestWatch(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	c := l.boot(machinetest.Count).Cell()
+	begin := func() (ctx context.Context, stop func()) { return c.Watch(t.Context(), time.Millisecond) }
+	long, stopLong := begin()
+	stopLong()
+	watched, stop := begin()
+	defer stop()
+	if err := c.Answers(t.Context()); err != nil || watched.Err() != nil {
+		t.Errorf("while it answers: %v, %v", err, context.Cause(watched))
+	}
+	celltest.Stop(t, c.PID)
+	select {
+	case <-watched.Done():
+	case <-time.After(time.Minute):
+	}
+	if err := context.Cause(watched); !errors.Is(err, ErrSilent) {
+		t.Errorf("ended with %v", err)
+	}
+	if err := long.Err(); err != nil {
+		t.Errorf("what is not watched any more has ended with %v", err)
+	}
+}
+
 // TestLateCuts: a cut that comes when nobody waits for it any more is dropped.
 func TestLateCuts(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
@@ -129,7 +191,7 @@ func TestLateForks(t *testing.T) {
 	c := l.shared("x")
 	celltest.Stop(t, c.PID)
 	for range 5 {
-		if _, errs := c.Fork(t.Context(), s, noNote, Spec{Children: make([]Child, 4)}); !errors.Is(errs[0], errSilent) {
+		if _, errs := c.Fork(t.Context(), s, noNote, Spec{Children: make([]Child, 4)}); !errors.Is(errs[0], ErrSilent) {
 			t.Errorf("forked: %v", errs[0])
 		}
 	}
@@ -218,7 +280,7 @@ func TestForkOfASilentCut(t *testing.T) {
 		}
 		cancel()
 	}
-	slow.may <- errSilent // to the one who asks for both
+	slow.may <- ErrSilent // to the one who asks for both
 	for known := true; known; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
 		_, known = c.sources[s]

@@ -3,6 +3,7 @@ package cell
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -137,7 +138,7 @@ func (v *VM) Branch(ctx context.Context) (*Cut, error) { return v.cut(ctx, true)
 func (v *VM) Pin() (unpin func(), err error) {
 	err = v.ask(wire.OpPin, wire.Pin{VM: v.id, Pin: true}, nil)
 	return func() {
-		_ = v.ask(wire.OpPin, wire.Pin{VM: v.id}, nil) // one that is gone is not packed
+		_ = v.cell.tell(wire.OpPin, wire.Pin{VM: v.id}, nil) // one that is gone is not packed
 	}, err
 }
 
@@ -229,8 +230,8 @@ func (v *VM) told(st wire.Stat) {
 	v.stat = st
 }
 
-// Close ends the machine, and returns when its memory is free. If the cell does not answer
-// that is when it does.
+// Close ends the machine, and returns when its memory is free. A cell that does not answer has been
+// told to free it, and nobody waits until it has.
 func (v *VM) Close() {
 	v.mu.Lock()
 	again := v.closed
@@ -239,8 +240,14 @@ func (v *VM) Close() {
 	if again {
 		return
 	}
+	ctx, stop := v.cell.Watch(context.Background(), lateTime)
+	defer stop()
 	var last []wire.Stat
-	if v.ask(wire.OpClose, wire.Ref{ID: v.id}, &last) == nil && len(last) == 1 { // one that is gone is closed
+	_, err := v.cell.call(ctx, request{op: wire.OpClose, body: wire.Ref{ID: v.id}}, &last)
+	switch {
+	case errors.Is(err, wire.ErrBehind): // so it was not even asked
+		v.cell.closeAll([]*VM{v})
+	case err == nil && len(last) == 1: // one that is gone is closed
 		v.told(last[0])
 	}
 	v.cell.remove(v)
