@@ -75,9 +75,35 @@ func (b *box) activate(ctx context.Context) error {
 	select {
 	case <-b.awake:
 		return b.wakeErr
-	case <-ctx.Done():
-		return wrap(ctx.Err(), "waiting for sandbox %s to start", b.id)
+	default:
 	}
+	ctx, stop := b.watch(ctx)
+	defer stop()
+	select {
+	case <-b.awake:
+		return b.wakeErr
+	case <-ctx.Done():
+		return wrap(context.Cause(ctx), "waiting for sandbox %s to start", b.id)
+	}
+}
+
+// silentTime is after how long of silence something is given up that has no time limit of its own;
+// a variable for tests.
+var silentTime = cell.AnswerTime
+
+// watch returns a context for something that takes the guest a moment: it ends if the sandbox's cell
+// turns out not to answer. Once stop was called that may take as long as it likes.
+func (b *box) watch(ctx context.Context) (watched context.Context, stop func()) {
+	return b.machine.Cell().Watch(ctx, silentTime)
+}
+
+// within returns a context for something that the guest ends at a time limit by itself, unless its
+// cell does not answer: then the context ends at the limit. Without one that is waited for.
+func (b *box) within(ctx context.Context, limit time.Duration) (watched context.Context, stop func()) {
+	if limit == 0 {
+		return ctx, func() {}
+	}
+	return b.machine.Cell().Watch(ctx, limit)
 }
 
 func (b *box) refresh() error {

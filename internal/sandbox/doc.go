@@ -25,7 +25,7 @@
 //   - What the host cannot bear is not begun. What runs is left alone.
 //
 // Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, figures.mu and
+// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu and
 // records.mu. Manager.building is never waited for. Nothing is asked of a cell or a
 // guest under admission.mu or one that comes after it.
 package sandbox

@@ -49,11 +49,16 @@ func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandRes
 	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
 		return nil, fail(InvalidArgument, "", "timeout and output limit must not be negative")
 	}
-	b, done, err := m.use(ctx, id)
+	b, done, err := m.engage(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	ctx, stop := b.within(ctx, cmd.Timeout)
+	defer stop()
+	if err := b.ready(ctx); err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	cmd.Env = over(b.env, cmd.Env)
 	exit, err := b.agent.Run(ctx, cmd.request(), agent.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
@@ -120,6 +125,8 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.state() != Running {
 		return nil, b.dead()
 	}
+	ctx, stop := b.within(ctx, timeout)
+	defer stop()
 	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
 		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
 	})
