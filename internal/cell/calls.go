@@ -61,14 +61,18 @@ func (c *Cell) send(m *wire.Message) error {
 		c.breaks(fmt.Errorf("%w: %w", errEnded, err))
 	}
 	c.conn.Close()
-	return fmt.Errorf("%w: %w", c.lost(), err)
+	return c.lost()
 }
 
-// lost is the error of whoever needs a cell that is gone.
+// lost is the error of whoever needs a cell that is gone: how the connection to it broke is nobody's
+// concern.
 func (c *Cell) lost() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return cmp.Or(c.why, ErrLost)
+	if c.why != nil {
+		return c.why
+	}
+	return fmt.Errorf("%w: process %d has ended", ErrLost, c.PID)
 }
 
 // call asks for something, waits for the answer and decodes it into result, which
@@ -114,7 +118,8 @@ func (c *Cell) ask(ctx context.Context, r request) (*wire.Message, error) {
 	}
 	c.calls[id] = w
 	c.mu.Unlock()
-	if err := c.send(&wire.Message{ID: id, Op: r.op, Body: b, Blob: r.blob, Files: r.files}); err != nil {
+	err = c.send(&wire.Message{ID: id, Op: r.op, Body: b, Blob: r.blob, Files: r.files})
+	if err != nil && !errors.Is(err, ErrLost) { // a lost one is known to be in a moment, with the reason
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.calls, id)

@@ -364,6 +364,17 @@ func TestCellDies(t *testing.T) {
 	if err := doomed[0].Cell().proc.kill(); err != nil {
 		t.Fatal(err)
 	}
+	// Whoever needs it meanwhile, or later, is told the same.
+	for range 50 {
+		for what, do := range map[string]func() error{
+			"asked": func() error { return doomed[0].Start() },
+			"told":  func() error { return doomed[1].SetNote(json.RawMessage("1")) },
+		} {
+			if err := do(); err != nil && !strings.HasPrefix(err.Error(), fmt.Sprintf("%v: process %d ", ErrLost, doomed[0].Cell().PID)) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
 	for _, v := range doomed {
 		if e := awaitEnd(t, v); !errors.Is(e.Err, ErrLost) || !strings.Contains(e.String(), "killed") {
 			t.Errorf("ended with %v", e)

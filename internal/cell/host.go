@@ -125,7 +125,7 @@ func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 // answersLocked returns the first cell for a key of which nobody knows that it does not answer; nil for
 // none. The caller holds h.mu.
 func (h *Host) answersLocked(key string) *Cell {
-	if i := slices.IndexFunc(h.keyed[key], func(c *Cell) bool { return !c.silent() }); i >= 0 {
+	if i := slices.IndexFunc(h.keyed[key], func(c *Cell) bool { return !c.Silent() }); i >= 0 {
 		return h.keyed[key][i]
 	}
 	return nil

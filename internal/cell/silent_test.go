@@ -158,6 +158,26 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestTimeoutOfASilentCell: the time for something is not over because the cell could not use it.
+func TestTimeoutOfASilentCell(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	c := l.boot(machinetest.Count).Cell()
+	celltest.Stop(t, c.PID)
+	timed, cancel := c.Timeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := c.Answers(t.Context()); !errors.Is(err, ErrSilent) || timed.Err() != nil {
+		t.Errorf("a stopped cell: %v; the time: %v", err, timed.Err())
+	}
+	celltest.Continue(t, c.PID)
+	select {
+	case <-timed.Done():
+	case <-time.After(time.Minute):
+	}
+	if err := context.Cause(timed); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 // TestLateCuts: a cut that comes when nobody waits for it any more is dropped.
 func TestLateCuts(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)

@@ -79,8 +79,8 @@ func (c *Cell) sign() (r *round, sent time.Time) {
 // nobody is the number of no machine: what there is to tell of it costs nothing.
 const nobody = 0
 
-// silent reports whether it is known that the cell does not answer.
-func (c *Cell) silent() bool {
+// Silent reports whether it is known that the cell does not answer.
+func (c *Cell) Silent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.asked != nil && time.Since(c.asked.sent) >= silenceTime
@@ -108,6 +108,33 @@ func (c *Cell) Watch(ctx context.Context, after time.Duration) (watched context.
 	return watched, func() {
 		timer.Stop()
 		end()
+	}
+}
+
+// Timeout returns a context that ends after a time, with context.DeadlineExceeded as its cause. The time
+// begins anew when it was over, and the cell goes on that has not answered: what lives in it was not
+// able to use it.
+func (c *Cell) Timeout(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(within, func() {
+		for errors.Is(c.Answers(ctx), ErrSilent) {
+			owed, _ := c.sign()
+			select {
+			case <-owed.done:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-time.After(within):
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel(context.DeadlineExceeded)
+	})
+	return ctx, func() {
+		timer.Stop()
+		cancel(context.Canceled)
 	}
 }
 

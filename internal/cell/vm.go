@@ -191,6 +191,9 @@ func (v *VM) dialError(port uint32, err error) error {
 	if v.ended() {
 		return fmt.Errorf("%w: %s", machine.ErrEnded, v.ending)
 	}
+	if errors.Is(err, net.ErrClosed) {
+		err = v.cell.lost()
+	}
 	return fmt.Errorf("connecting to port %d of the guest: %w", port, err)
 }
 

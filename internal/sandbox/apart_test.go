@@ -197,6 +197,9 @@ func TestTimeLimitsInASilentCell(t *testing.T) {
 	if b.state() != Running {
 		t.Errorf("it has ended: %s", b.endReason())
 	}
+	if info, err := m.Sandbox(b.id); err != nil || info.State != Running || info.Reason != cell.ErrSilent.Error() {
+		t.Errorf("it is told to be %+v, %v", info, err)
+	}
 }
 
 // What is asked of a silent cell holds up those who want something of it, and nobody else.

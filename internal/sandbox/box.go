@@ -15,7 +15,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
-// refreshTime bounds a refresh; a guest that has not answered by then is lost.
+// refreshTime bounds a refresh; a guest that has not answered by then is lost, unless its cell does not answer.
 const refreshTime = 60 * time.Second
 
 // box is a sandbox. Its machine exists from the fork on but is dormant: no
@@ -107,7 +107,7 @@ func (b *box) within(ctx context.Context, limit time.Duration) (watched context.
 }
 
 func (b *box) refresh() error {
-	ctx, cancel := context.WithTimeout(context.Background(), refreshTime)
+	ctx, cancel := b.machine.Cell().Timeout(context.Background(), refreshTime)
 	defer cancel()
 	if b.machine.Started() { // and an earlier daemon has not come to an end with it
 		if err := b.machine.Start(); err != nil {
@@ -264,12 +264,16 @@ func (b *box) info() Info {
 	b.mu.Lock()
 	life := b.life
 	b.mu.Unlock()
+	reason := b.endReason()
+	if reason == "" && b.machine.Cell().Silent() {
+		reason = cell.ErrSilent.Error()
+	}
 	return Info{
 		ID:           b.id,
 		SnapshotTag:  b.base,
 		Engine:       b.engine,
 		State:        b.state(),
-		Reason:       b.endReason(),
+		Reason:       reason,
 		CreatedAt:    b.created,
 		ExpiresAt:    life.expires,
 		Limits:       b.limits,
