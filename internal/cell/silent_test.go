@@ -41,8 +41,7 @@ func (l *lab) has(c *Cell) (s wire.State) {
 // by what it was told, and it knows that when it goes on.
 func TestToldWhileStopped(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	c := v.Cell()
 	celltest.Stop(t, c.PID)
 	const notes = 3000 // far more than a socket takes
@@ -100,10 +99,7 @@ func TestGivenUpCell(t *testing.T) {
 // machine in it that is closed is forgotten at once, and the cell hears of it when it goes on.
 func TestSilentCell(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	c := l.shared("x")
 	vms := l.fork(c, s, "stays", "goes")
 	celltest.Stop(t, c.PID)
@@ -181,8 +177,7 @@ func TestTimeoutOfASilentCell(t *testing.T) {
 // TestLateCuts: a cut that comes when nobody waits for it any more is dropped.
 func TestLateCuts(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	celltest.Stop(t, v.Cell().PID)
 	for range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -204,10 +199,7 @@ func TestLateForks(t *testing.T) {
 	forkTime = 20 * time.Millisecond
 	defer func() { forkTime = before }()
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	c := l.shared("x")
 	celltest.Stop(t, c.PID)
 	for range 5 {
@@ -248,8 +240,7 @@ func TestStubbornCell(t *testing.T) {
 // TestCloseEndsCells: when Close has returned there is no cell for a later daemon to find, even
 // if one of them does not listen.
 func TestCloseEndsCells(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
+	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
 	celltest.Stop(t, v.Cell().PID)
 	l.Host.Close(true)
@@ -278,8 +269,7 @@ func (c slowCut) Stacks(ctx context.Context) (memory, scratch *page.Stack, err e
 // be had is asked for again.
 func TestForkOfASilentCut(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
+	parent := l.counting()
 	cut, _ := l.branch(parent)
 	slow := slowCut{retain(cut), make(chan error)}
 	root, err := snapshot.OpenRoot(l.root())
@@ -317,10 +307,7 @@ func TestForkOfASilentCut(t *testing.T) {
 func TestToldBeforeTheDaemonWent(t *testing.T) {
 	dir := shortDir(t)
 	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	vms := l.fork(l.shared("x"), s, "stays", "goes")
 	c := vms[0].Cell()
 	celltest.Stop(t, c.PID)
