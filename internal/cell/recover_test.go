@@ -34,7 +34,7 @@ func TestRecoverLongNotes(t *testing.T) {
 		}
 	}
 	name := l.shared("x").Name
-	l, found := l.next()
+	_, found := l.next()
 	for _, f := range found {
 		if f.Cell.Name != name {
 			continue

@@ -116,7 +116,7 @@ func TestRecoverForgedNotes(t *testing.T) {
 	say(vms[4], keptNote{c.seal.sum(vms[4].subject(), json.RawMessage(`"altered"`)), json.RawMessage(`"victim"`)})
 	say(vms[5], kept(c, subject{kind: ofSource, id: vms[5].id}, `"victim"`))
 	vms[0].Refresh() // is answered after the notes have arrived
-	l, found := l.next()
+	_, found := l.next()
 	var notes []string
 	for _, f := range found {
 		for _, v := range f.VMs {
@@ -168,7 +168,7 @@ func TestRecoverForgedSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Refresh() // as above
-	l, found := l.next()
+	_, found := l.next()
 	for _, f := range found {
 		if f.Cell.Name == c.Name && len(f.Sources) != 0 {
 			t.Errorf("found %+v", f.Sources)

@@ -119,13 +119,24 @@ func TestForkBesideASilentCell(t *testing.T) {
 		t.Fatal("children of a snapshot live apart")
 	}
 	silence(t, first)
-	var others []*box
+	forked := make(chan []ForkResult, 1)
 	for range 2 {
-		others = append(others, forkBare(t, m, "base"))
-	}
-	for _, b := range others {
-		if b.machine.Cell() == home {
-			t.Error("a child is in the cell that does not answer")
+		go func() {
+			r, _ := m.Fork(context.Background(), ForkSpec{Tag: "base", N: 2})
+			forked <- r
+		}()
+		select {
+		case r := <-forked:
+			for _, r := range r {
+				if r.Err != nil || m.lookup(r.Sandbox.ID).machine.Cell() == home {
+					t.Errorf("a child is in the cell that does not answer, or %v", r.Err)
+				}
+			}
+			if len(r) != 2 {
+				t.Errorf("%d children", len(r))
+			}
+		case <-time.After(cell.AnswerTime):
+			t.Fatal("a fork waits for the cell that does not answer")
 		}
 	}
 	celltest.Continue(t, home.PID)
@@ -166,33 +177,44 @@ func TestKillInASilentCell(t *testing.T) {
 // What has a time limit ends at that if the sandbox's cell does not answer, and what has none and
 // takes a moment after a time; a branch is not even begun.
 func TestTimeLimitsInASilentCell(t *testing.T) {
-	before := silentTime
-	silentTime = 50 * time.Millisecond
-	defer func() { silentTime = before }()
 	m := openApart(t, false)
 	bare(t, m, "base", "")
 	b := forkBare(t, m, "base")
 	b.manifest.Runtime = "python"
 	silence(t, b)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), cell.AnswerTime)
 	defer cancel()
+	end := func(what string, do func() error) {
+		err := do()
+		wantCode(t, what, err, Timeout, "does not answer")
+		if !errors.Is(err, cell.ErrSilent) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	limit := 50 * time.Millisecond
+	before := silentTime
+	defer func() { silentTime = before }()
+	silentTime = time.Hour
 	for what, do := range map[string]func() error{
 		"exec": func() error { return second(m.Exec(ctx, b.id, Command{Args: []string{"true"}, Timeout: limit})) },
 		"eval": func() error { return second(m.Eval(ctx, b.id, "1", limit)) },
 		"run": func() error {
 			return second(m.RunCode(ctx, b.id, RunSpec{Code: "1", Timeout: limit}, func(RunEvent) error { return nil }))
 		},
+		"process": func() error {
+			return second(m.StartProcess(ctx, b.id, ProcessSpec{Args: []string{"true"}, Timeout: limit}))
+		},
+	} {
+		end(what, do)
+	}
+	silentTime = limit
+	for what, do := range map[string]func() error{
 		"ping":   func() error { return second(m.Ping(ctx, b.id)) },
 		"stat":   func() error { return second(m.StatFile(ctx, b.id, "/")) },
 		"branch": func() error { return second(m.Branch(ctx, b.id, BranchSpec{})) },
 		"pause":  func() error { return second(m.Pause(ctx, b.id)) },
 	} {
-		err := do()
-		wantCode(t, what, err, Timeout, "does not answer")
-		if !errors.Is(err, cell.ErrSilent) {
-			t.Errorf("%s: %v", what, err)
-		}
+		end(what, do)
 	}
 	if b.state() != Running {
 		t.Errorf("it has ended: %s", b.endReason())

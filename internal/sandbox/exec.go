@@ -18,14 +18,27 @@ const defaultOutputLimit = 64 << 20
 
 // use finds a sandbox and has it ready. The caller uses it until it calls done.
 func (m *Manager) use(ctx context.Context, id string) (b *box, done func(), err error) {
-	if b, done, err = m.engage(ctx, id); err != nil {
-		return nil, nil, err
+	_, b, done, err = m.useWithin(ctx, id, 0)
+	return b, done, err
+}
+
+// useWithin is use for something that the guest ends at a time limit, if there is one. The context is for
+// that, see within, until done is called.
+func (m *Manager) useWithin(ctx context.Context, id string, limit time.Duration) (_ context.Context, b *box, done func(), err error) {
+	b, end, err := m.engage(ctx, id)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, stop := b.within(ctx, limit)
+	done = func() {
+		stop()
+		end()
 	}
 	if err := b.ready(ctx); err != nil {
 		done()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return b, done, nil
+	return ctx, b, done, nil
 }
 
 // engage is use for somebody who has it ready, or finds that it has ended.
@@ -49,16 +62,11 @@ func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandRes
 	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
 		return nil, fail(InvalidArgument, "", "timeout and output limit must not be negative")
 	}
-	b, done, err := m.engage(ctx, id)
+	ctx, b, done, err := m.useWithin(ctx, id, cmd.Timeout)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, stop := b.within(ctx, cmd.Timeout)
-	defer stop()
-	if err := b.ready(ctx); err != nil {
-		return nil, err
-	}
 	start := time.Now()
 	cmd.Env = over(b.env, cmd.Env)
 	exit, err := b.agent.Run(ctx, cmd.request(), agent.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
