@@ -118,7 +118,8 @@ func TestSilentCell(t *testing.T) {
 		t.Error("the machine is still known")
 	}
 	celltest.Continue(t, c.PID)
-	if has := l.has(c); len(has.VMs) != 1 || has.VMs[0].ID != vms[0].id {
+	awaitMachines(t, c, 1)
+	if has := l.has(c); has.VMs[0].ID != vms[0].id {
 		t.Errorf("it has %+v", has.VMs)
 	}
 	if err := c.Answers(t.Context()); err != nil {

@@ -243,15 +243,20 @@ func (v *VM) Close() {
 	if again {
 		return
 	}
+	if v.cell.Silent() || errors.Is(v.closeNow(), wire.ErrBehind) {
+		v.cell.closeAll([]*VM{v}) // it has not been asked
+	}
+	v.cell.remove(v)
+}
+
+// closeNow asks the cell to end the machine, and takes note of the last figures.
+func (v *VM) closeNow() error {
 	ctx, stop := v.cell.Watch(context.Background(), lateTime)
 	defer stop()
 	var last []wire.Stat
 	_, err := v.cell.call(ctx, request{op: wire.OpClose, body: wire.Ref{ID: v.id}}, &last)
-	switch {
-	case errors.Is(err, wire.ErrBehind): // so it was not even asked
-		v.cell.closeAll([]*VM{v})
-	case err == nil && len(last) == 1: // one that is gone is closed
+	if err == nil && len(last) == 1 { // one that is gone is closed
 		v.told(last[0])
 	}
-	v.cell.remove(v)
+	return err
 }
