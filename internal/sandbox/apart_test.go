@@ -224,6 +224,21 @@ func TestTimeLimitsInASilentCell(t *testing.T) {
 	}
 }
 
+// An idle lifetime does not end in a silent cell: what works there may be wanted.
+func TestIdleInASilentCell(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	actor{}.play(t, b)
+	b.mu.Lock()
+	b.limits.Idle, b.idling.last = time.Hour, time.Now().Add(-2*time.Hour)
+	b.mu.Unlock()
+	silence(t, b)
+	if reason, _ := m.over(b); reason != "" {
+		t.Errorf("its life is over: %s", reason)
+	}
+}
+
 // What is asked of a silent cell holds up those who want something of it, and nobody else.
 func TestNotesForASilentCell(t *testing.T) {
 	m := openApart(t, true)
