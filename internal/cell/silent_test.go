@@ -194,6 +194,25 @@ func TestLateCuts(t *testing.T) {
 	}
 }
 
+// TestLatePauses: a machine that stands still when nobody waits for that any more goes on.
+func TestLatePauses(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.counting()
+	celltest.Stop(t, v.Cell().PID)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := v.Suspend(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("suspended: %v", err)
+	}
+	celltest.Continue(t, v.Cell().PID)
+	l.has(v.Cell()) // so it has stood still
+	v.Refresh()
+	l.executed(v, v.Counters().Instructions+10_000)
+	if err := v.Suspend(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLateForks: machines that are made when nobody waits for them any more are closed.
 func TestLateForks(t *testing.T) {
 	before := forkTime

@@ -127,6 +127,13 @@ func (v *VM) Pause() {
 	_ = v.ask(wire.OpPause, wire.Ref{ID: v.id}, nil) // one that is gone executes nothing
 }
 
+// Suspend is Pause for a machine that is to go on if ctx ends first, or the cell does not answer.
+func (v *VM) Suspend(ctx context.Context) error {
+	goOn := func() { _ = v.cell.tell(wire.OpStart, wire.Ref{ID: v.id}, nil) } // one that is gone does not
+	_, err := v.cell.call(ctx, request{op: wire.OpPause, body: wire.Ref{ID: v.id}, undo: goOn}, nil)
+	return err
+}
+
 // Freeze makes a machine that is paused, as it is, into a Cut. It stays paused.
 func (v *VM) Freeze(ctx context.Context) (*Cut, error) { return v.cut(ctx, false) }
 
