@@ -97,13 +97,25 @@ func (b *box) watch(ctx context.Context) (watched context.Context, stop func()) 
 	return b.machine.Cell().Watch(ctx, silentTime)
 }
 
-// within returns a context for something that the guest ends at a time limit by itself, unless its
-// cell does not answer: then the context ends at the limit. Without one that is waited for.
+// stuckTime is how long a guest may take to end something after its time limit, before nobody waits for
+// that any more: longer than for another interpreter in the place of one that is not to be interrupted.
+// Tests make it shorter.
+var stuckTime = 2 * time.Minute
+
+// within returns a context for something that the guest ends at a time limit by itself. If the
+// cell does not answer, the context ends at the limit, and if the guest does not, stuckTime later.
+// Without a limit that is waited for.
 func (b *box) within(ctx context.Context, limit time.Duration) (watched context.Context, stop func()) {
 	if limit == 0 {
 		return ctx, func() {}
 	}
-	return b.machine.Cell().Watch(ctx, limit)
+	stuck := fail(Timeout, fmt.Sprintf("`forkd kill %s` gives it up", b.id), "sandbox %s does not answer, %s after a time limit of %s", b.id, stuckTime, limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit+stuckTime, stuck)
+	ctx, end := b.machine.Cell().Watch(ctx, limit)
+	return ctx, func() {
+		end()
+		cancel()
+	}
 }
 
 func (b *box) refresh() error {

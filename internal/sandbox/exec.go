@@ -11,6 +11,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/cell"
 )
 
 // defaultOutputLimit is what a command may print per stream before it is cut.
@@ -239,6 +240,9 @@ func (b *box) guestError(err error, format string, args ...any) error {
 	if lost {
 		return &Error{Code: SandboxDead, Message: "sandbox " + b.id + " does not answer", Err: err,
 			Hint: "kill it and fork another one"}
+	}
+	if errors.Is(err, cell.ErrSilent) {
+		return wrap(err, "sandbox %s, "+format, append([]any{b.id}, args...)...)
 	}
 	return wrap(err, format, args...)
 }
