@@ -1051,7 +1051,7 @@ type SandboxInfo struct {
 	// PrivateKiB Memory and disk that only this sandbox has.
 	PrivateKiB int64 `json:"private_kib"`
 
-	// Reason Why it ended; of a paused one, why it cannot be resumed.
+	// Reason Why it ended; of a paused one, why it cannot be resumed; of a running one, why it does not answer.
 	Reason string `json:"reason,omitempty"`
 
 	// SnapshotTag What it was forked from; for a child of a running sandbox, what that was forked from.

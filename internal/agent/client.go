@@ -23,7 +23,9 @@ type DialFunc func(ctx context.Context, port uint32) (net.Conn, error)
 
 // Client talks to the agent in one guest. It may be used by several goroutines.
 type Client struct {
-	dial DialFunc
+	dial          DialFunc
+	watch         WatchFunc
+	interruptTime time.Duration // see there; tests make it shorter
 
 	mu         sync.Mutex // guards what follows
 	evaluators map[string]*evaluator
@@ -32,7 +34,19 @@ type Client struct {
 
 // NewClient returns a client. It connects when it is used.
 func NewClient(dial DialFunc) *Client {
-	return &Client{dial: dial, evaluators: make(map[string]*evaluator)}
+	unwatched := func(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
+	return &Client{dial: dial, watch: unwatched, interruptTime: interruptTime, evaluators: make(map[string]*evaluator)}
+}
+
+// WatchFunc returns a context for something that a guest answers at once. It ends, with the reason as its cause, when that
+// cannot be expected any more, unless stop was called.
+type WatchFunc func(ctx context.Context) (watched context.Context, stop func())
+
+// Watched has the requests of a client, which is not in use yet, be watched until they are done, or have begun something
+// that may take as long as it likes. Evaluations and refreshes are not: their callers know how long those may take.
+func (c *Client) Watched(watch WatchFunc) *Client {
+	c.watch = watch
+	return c
 }
 
 // Close drops the kept connections. The client can be used again.
@@ -272,6 +286,7 @@ type call struct {
 	in    *wire.Reader
 	out   *wire.Writer
 	stop  func() bool
+	relax func() // has it be watched no more; nil: it is not
 	reply []byte // payload of the OK frame; valid until in.Next
 }
 
@@ -289,10 +304,13 @@ func (c *Client) open(ctx context.Context, op wire.Op, args any) (*call, error) 
 
 // send sends the frames that open an operation, with one write, and reads the answer.
 func (c *Client) send(ctx context.Context, frames []byte) (*call, error) {
+	ctx, relax := c.watch(ctx)
 	call, err := c.connect(ctx, wire.AgentPort)
 	if err != nil {
+		relax()
 		return nil, err
 	}
+	call.relax = relax
 	_, _ = call.conn.Write(frames) // a refusal may have come before everything was sent; else reading fails, too
 	if err := call.readReply(); err != nil {
 		call.close()
@@ -314,8 +332,20 @@ func (c *Client) connect(ctx context.Context, port uint32) (*call, error) {
 }
 
 func (c *call) close() {
+	if c.relax != nil {
+		c.relax()
+	}
 	c.stop()
 	c.conn.Close()
+}
+
+// openLong is open for what may take as long as it likes once it has begun.
+func (c *Client) openLong(ctx context.Context, op wire.Op, args any) (*call, error) {
+	call, err := c.open(ctx, op, args)
+	if err == nil {
+		call.relax()
+	}
+	return call, err
 }
 
 // readReply reads an OK or Error frame.

@@ -178,21 +178,23 @@ func (c *Client) evaluate(ctx context.Context, e *evaluator, req EvalRequest) (*
 	id := rand.Uint64()>>12 + 1 // small enough for a JSON reader that uses doubles
 	stop := context.AfterFunc(ctx, func() {
 		conn.conn.Close()
-		c.interruptLater(e, id)
+		c.abandon(e, id)
 	})
 	defer stop()
 	guard := c.guard(e, id, req.Timeout)
 	result, err := conn.evaluate(ctx, wire.EvalRequest{
 		ID: id, Code: req.Code, MaxOutput: req.MaxOutput, MaxValue: req.MaxValue, MaxRepr: req.MaxRepr,
 	})
+	if err != nil && ctx.Err() != nil {
+		close(guard.over)
+		return nil, context.Cause(ctx)
+	}
 	timedOut, killed := guard.end()
 	switch {
 	case err == nil && timedOut && result.Error != nil && result.Error.Interrupted:
 		return result, &TimeoutError{req.Timeout, result}
 	case err == nil:
 		return result, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
 	case killed != nil:
 		return nil, killed
 	}
@@ -224,17 +226,36 @@ func (c *Client) recover(ctx context.Context, e *evaluator, cause error) error {
 	return c.replace(e, "closed its connection")
 }
 
-// interruptTime is how long a guest may take to pass an interrupt on; a variable for tests.
-var interruptTime = 5 * time.Second
+// interruptTime is how long a guest may take to pass an interrupt on.
+const interruptTime = 5 * time.Second
 
 // interruptLater interrupts an evaluation whose caller has left, or whose time is over. It
-// reports whether the guest has answered.
-func (c *Client) interruptLater(e *evaluator, id uint64) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), interruptTime)
+// reports whether the guest has answered, and whether there was something to interrupt.
+func (c *Client) interruptLater(e *evaluator, id uint64) (answered, delivered bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.interruptTime)
 	defer cancel()
-	_, err := c.InterruptRuntime(ctx, e.known().Name, id)
+	delivered, err := c.InterruptRuntime(ctx, e.known().Name, id)
 	_, refused := errors.AsType[*wire.Error](err)
-	return err == nil || refused
+	return err == nil || refused, delivered
+}
+
+// maxAbandoned is how often a guest is told of an evaluation whose caller has left, until it has answered.
+const maxAbandoned = 60
+
+// abandon interrupts an evaluation whose caller has left. A guest that the host has stopped hears of both when it goes on, in
+// either order: if there is nothing to interrupt, it is asked once more.
+func (c *Client) abandon(e *evaluator, id uint64) {
+	for range maxAbandoned {
+		at := time.Now()
+		answered, delivered := c.interruptLater(e, id)
+		if answered && !delivered {
+			time.Sleep(interruptGrace)
+			c.interruptLater(e, id)
+		}
+		if answered || time.Since(at) < c.interruptTime { // or it is gone
+			return
+		}
+	}
 }
 
 // maxIgnored is how many interrupts an evaluation may ignore.
@@ -266,9 +287,14 @@ func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
 			case <-time.After(wait):
 			}
 			g.timedOut = true
-			if c.interruptLater(e, id) {
+			if answered, _ := c.interruptLater(e, id); answered {
 				ignored++
 			}
+		}
+		select {
+		case <-g.over: // nobody waits for it any more
+			return
+		default:
 		}
 		g.killed = c.replace(e, "")
 	}()

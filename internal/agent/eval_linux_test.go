@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,33 +173,51 @@ func TestEvalSpoiledInterpreter(t *testing.T) {
 	}
 }
 
+// stoppable returns a client of a guest that can be stopped: what it is sent then, on a connection that
+// is made then, it gets when hold, called with the port, returns.
+func (f *fixture) stoppable(t *testing.T, stopped *atomic.Bool, hold func(port uint32)) *agent.Client {
+	c := agent.NewClient(func(ctx context.Context, port uint32) (net.Conn, error) {
+		if !stopped.Load() {
+			return f.dial(ctx, port)
+		}
+		ours, theirs := net.Pipe()
+		out, in, err := os.Pipe() // keeps what nobody has read
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer in.Close()
+			io.Copy(in, theirs)
+		}()
+		go func() {
+			defer theirs.Close()
+			defer out.Close()
+			hold(port)
+			conn, err := f.dial(t.Context(), port)
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				io.Copy(conn, out)
+			}()
+			io.Copy(theirs, conn)
+		}()
+		return ours, nil
+	})
+	c.SetInterruptTime(20 * time.Millisecond)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 // A guest that its host has stopped has not ignored anything: its interpreter is not replaced
 // for that when it goes on.
 func TestEvalTimeoutOfAStoppedGuest(t *testing.T) {
 	f := newGuest(t)
 	f.startPython(t, "time")
 	f.eval(t, "kept = 1")
-	defer agent.SetInterruptTime(20 * time.Millisecond)()
 	stopped, goesOn := new(atomic.Bool), make(chan struct{})
-	c := agent.NewClient(func(ctx context.Context, port uint32) (net.Conn, error) {
-		if port != wire.AgentPort || !stopped.Load() {
-			return f.dial(ctx, port)
-		}
-		ours, theirs := net.Pipe()
-		go func() {
-			defer theirs.Close()
-			<-goesOn
-			conn, err := f.dial(t.Context(), port)
-			if err != nil {
-				return
-			}
-			defer conn.Close()
-			go io.Copy(conn, theirs)
-			io.Copy(theirs, conn)
-		}()
-		return ours, nil
-	})
-	defer c.Close()
+	c := f.stoppable(t, stopped, func(uint32) { <-goesOn })
 	if _, err := c.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -210,6 +229,43 @@ func TestEvalTimeoutOfAStoppedGuest(t *testing.T) {
 	}
 	if got := f.value(t, "kept"); got != "1" {
 		t.Errorf("kept is %s", got)
+	}
+}
+
+// Who leaves an evaluation in a guest that its host has stopped does not wait for it, and the guest
+// does not go on with it for ever, also if it hears of the interrupt first.
+func TestEvalLeftInAStoppedGuest(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	f.eval(t, "kept = 1")
+	stopped, goesOn, begins := new(atomic.Bool), make(chan struct{}), make(chan struct{})
+	c := f.stoppable(t, stopped, func(port uint32) {
+		<-goesOn
+		if port != wire.AgentPort {
+			<-begins
+		}
+	})
+	info, _ := f.Runtime("python")
+	c.Adopt(info)
+	stopped.Store(true)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("left"))
+	defer cancel()
+	_, err := c.Eval(ctx, agent.EvalRequest{Runtime: "python", Code: "kept = 2\nwhile True: pass", Timeout: 10 * time.Millisecond})
+	if err == nil || err.Error() != "left" {
+		t.Errorf("error %v", err)
+	}
+	close(goesOn)
+	stopped.Store(false)
+	time.Sleep(200 * time.Millisecond) // in which the guest hears of the interrupts that there are
+	close(begins)
+	within, end := context.WithTimeout(t.Context(), 20*time.Second)
+	defer end()
+	for begun := false; !begun; time.Sleep(10 * time.Millisecond) {
+		r, err := f.Eval(within, agent.EvalRequest{Runtime: "python", Code: "kept"})
+		if err != nil {
+			t.Fatal("it is still evaluated: ", err)
+		}
+		begun = string(r.Value) == "2"
 	}
 }
 

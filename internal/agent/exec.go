@@ -45,7 +45,7 @@ type Process struct {
 
 // Exec starts a command.
 func (c *Client) Exec(ctx context.Context, req wire.ExecRequest) (*Process, error) {
-	call, err := c.open(ctx, wire.OpExec, req)
+	call, err := c.openLong(ctx, wire.OpExec, req)
 	if err != nil {
 		return nil, err
 	}

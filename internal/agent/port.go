@@ -11,7 +11,7 @@ import (
 // nobody listens. The context is for dialing only. The connection can be closed for writing alone if those that the
 // client's dial function makes can; see CloseWriter.
 func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
-	call, err := c.open(ctx, wire.OpDial, wire.DialRequest{Port: port})
+	call, err := c.openLong(ctx, wire.OpDial, wire.DialRequest{Port: port})
 	if err != nil {
 		return nil, err
 	}

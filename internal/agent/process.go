@@ -20,7 +20,7 @@ type Attachment struct {
 // StartProcess starts a kept process and attaches to it from the first byte. The context is for the attachment.
 func (c *Client) StartProcess(ctx context.Context, req wire.ExecRequest) (*Attachment, error) {
 	req.Keep = true
-	call, err := c.open(ctx, wire.OpExec, req)
+	call, err := c.openLong(ctx, wire.OpExec, req)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (c *Client) StartProcess(ctx context.Context, req wire.ExecRequest) (*Attac
 // AttachProcess attaches to a kept process, from now on. Of one that has ended, Recv returns io.EOF at once. The context is
 // for the attachment.
 func (c *Client) AttachProcess(ctx context.Context, ref wire.ProcessRef) (*Attachment, error) {
-	call, err := c.open(ctx, wire.OpAttach, ref)
+	call, err := c.openLong(ctx, wire.OpAttach, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -87,11 +87,15 @@ func (c *Client) run(ctx context.Context, e *evaluator, req RunRequest, event fu
 	}
 	stop := context.AfterFunc(ctx, func() {
 		conn.conn.Close()
-		c.interruptLater(e, request.ID)
+		c.abandon(e, request.ID)
 	})
 	defer stop()
 	guard := c.guard(e, request.ID, req.Timeout)
 	end, err := conn.follow(ctx, request.ID, event)
+	if err != nil && ctx.Err() != nil {
+		close(guard.over)
+		return nil, context.Cause(ctx)
+	}
 	timedOut, killed := guard.end()
 	var unwanted *eventError
 	switch {
@@ -101,8 +105,6 @@ func (c *Client) run(ctx context.Context, e *evaluator, req RunRequest, event fu
 			return result, &TimeoutError{After: req.Timeout}
 		}
 		return result, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
 	case killed != nil:
 		return nil, killed
 	case errors.As(err, &unwanted):
@@ -119,7 +121,7 @@ func (c *Client) run(ctx context.Context, e *evaluator, req RunRequest, event fu
 // beginRun sends the request: on the connection kept for a runtime with a port of its own, and else on one for this run.
 func (c *Client) beginRun(ctx context.Context, e *evaluator, request wire.RunRequest) (*call, error) {
 	if info := e.known(); info.Port == 0 {
-		conn, err := c.open(ctx, wire.OpRun, wire.RelayedRun{Name: info.Name, RunRequest: request})
+		conn, err := c.openLong(ctx, wire.OpRun, wire.RelayedRun{Name: info.Name, RunRequest: request})
 		if err != nil {
 			return nil, err
 		}

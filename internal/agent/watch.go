@@ -15,7 +15,7 @@ type Watcher struct {
 
 // Watch begins to watch a directory: whatever happens after it has returned is told. It ends with its context.
 func (c *Client) Watch(ctx context.Context, req wire.WatchRequest) (*Watcher, error) {
-	call, err := c.open(ctx, wire.OpWatch, req)
+	call, err := c.openLong(ctx, wire.OpWatch, req)
 	if err != nil {
 		return nil, err
 	}

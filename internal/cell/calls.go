@@ -12,11 +12,9 @@ import (
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 )
 
-// answerTime is how long a cell may take for what takes it a moment. One that the host
+// AnswerTime is how long a cell may take for what takes it a moment. One that the host
 // has stopped does not answer, and may go on later.
-const answerTime = 20 * time.Second
-
-var errSilent = errors.New("the process that the machine lives in does not answer")
+const AnswerTime = 20 * time.Second
 
 // request is what a cell is asked for.
 type request struct {
@@ -25,7 +23,7 @@ type request struct {
 	blob  []byte
 	files []*os.File // stay the caller's
 
-	// within is how long the cell may take; 0: answerTime, and below that as long as it likes.
+	// within is how long the cell may take; 0: AnswerTime, and below that as long as it likes.
 	within time.Duration
 	// undo takes back what is done although nobody waits for it any more. It may not wait for
 	// anything.
@@ -55,20 +53,26 @@ func (c *Cell) send(m *wire.Message) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, wire.ErrTooLong), behind && m.ID != 0:
+	case errors.Is(err, wire.ErrTooLong):
 		return fmt.Errorf("telling cell %s: %w", c.Name, err)
+	case behind && m.ID != 0:
+		return fmt.Errorf("%w: %w", c.errSilent(), err)
 	case behind:
 		c.breaks(fmt.Errorf("%w: %w", errEnded, err))
 	}
 	c.conn.Close()
-	return fmt.Errorf("%w: %w", c.lost(), err)
+	return c.lost()
 }
 
-// lost is the error of whoever needs a cell that is gone.
+// lost is the error of whoever needs a cell that is gone: how the connection to it broke is nobody's
+// concern.
 func (c *Cell) lost() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return cmp.Or(c.why, ErrLost)
+	if c.why != nil {
+		return c.why
+	}
+	return fmt.Errorf("%w: process %d has ended", ErrLost, c.PID)
 }
 
 // Gone tells why the cell is gone; nil: it is there.
@@ -108,9 +112,9 @@ func (c *Cell) ask(ctx context.Context, r request) (*wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if within := cmp.Or(r.within, answerTime); within > 0 {
+	if within := cmp.Or(r.within, AnswerTime); within > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, within, errSilent)
+		ctx, cancel = context.WithTimeoutCause(ctx, within, c.errSilent())
 		defer cancel()
 	}
 	id, w := c.number(), &call{answer: make(chan *wire.Message, 1), undo: r.undo}
@@ -121,7 +125,8 @@ func (c *Cell) ask(ctx context.Context, r request) (*wire.Message, error) {
 	}
 	c.calls[id] = w
 	c.mu.Unlock()
-	if err := c.send(&wire.Message{ID: id, Op: r.op, Body: b, Blob: r.blob, Files: r.files}); err != nil {
+	err = c.send(&wire.Message{ID: id, Op: r.op, Body: b, Blob: r.blob, Files: r.files})
+	if err != nil && !errors.Is(err, ErrLost) { // a lost one is known to be in a moment, with the reason
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.calls, id)

@@ -49,8 +49,8 @@ type Cell struct {
 	saved   written                        // layers of its own that have a file; guarded by mu
 	broken  error                          // why its connections are closed here; guarded by mu
 	why     error                          // it is gone; guarded by mu
-	asking  bool                           // figures are on their way; guarded by mu
-	next    *round                         // who asks for figures meanwhile; guarded by mu
+	asked   *round                         // for figures that are on their way; guarded by mu
+	next    *round                         // for who asks meanwhile; guarded by mu
 	needs   int                            // cuts that somebody has, and forks under way; guarded by mu
 	idle    *time.Timer                    // ends it; guarded by mu
 	quits   bool                           // it was told to; guarded by mu

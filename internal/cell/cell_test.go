@@ -104,6 +104,19 @@ func newLab(t *testing.T, dir string, change func(*Options)) *lab {
 	return l
 }
 
+// next has the daemon end without its cells, and returns the lab of a later one, and what that finds.
+func (l *lab) next() (later *lab, found []Found) {
+	l.t.Helper()
+	l.Host.Close(false)
+	l.store.Close()
+	later = newLab(l.t, l.dir, nil)
+	found, _, err := later.Recover()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return later, found
+}
+
 // shortDir returns a directory for sockets, whose names must be short.
 func shortDir(t *testing.T) string {
 	t.Helper()
@@ -200,6 +213,21 @@ func (l *lab) executed(v *VM, instructions uint64) {
 	}
 }
 
+// counting starts a machine that counts, and returns when it has.
+func (l *lab) counting() *VM {
+	l.t.Helper()
+	v := l.boot(machinetest.Count)
+	l.counted(v)
+	return v
+}
+
+// seed returns a snapshot of a machine that counts, for children of it, and what that had counted.
+func (l *lab) seed() (s *snapshot.Snapshot, n uint64) {
+	l.t.Helper()
+	cut, n := l.branch(l.counting())
+	return l.snapshot("s", cut), n
+}
+
 // snapshot writes a cut down.
 func (l *lab) snapshot(tag string, c *Cut) *snapshot.Snapshot {
 	l.t.Helper()
@@ -255,8 +283,7 @@ func awaitEnd(t *testing.T, v *VM) machine.Ending {
 // its children through two cells.
 func TestBranchesAndTheirChildren(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
+	parent := l.counting()
 	first, n1 := l.branch(parent)
 	l.counted(parent)
 	second, n2 := l.branch(parent)
@@ -357,13 +384,21 @@ func TestMemoryQuota(t *testing.T) {
 // TestCellDies: what lived in a cell ends with a reason, and nothing else does.
 func TestCellDies(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	doomed, spared := l.fork(l.shared("x"), s, "a", "b"), l.fork(l.shared("y"), s, "c")
 	if err := doomed[0].Cell().proc.kill(); err != nil {
 		t.Fatal(err)
+	}
+	// Whoever needs it meanwhile, or later, is told the same.
+	for range 50 {
+		for what, do := range map[string]func() error{
+			"asked": func() error { return doomed[0].Start() },
+			"told":  func() error { return doomed[1].SetNote(json.RawMessage("1")) },
+		} {
+			if err := do(); err != nil && !strings.HasPrefix(err.Error(), fmt.Sprintf("%v: process %d ", ErrLost, doomed[0].Cell().PID)) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 	}
 	for _, v := range doomed {
 		if e := awaitEnd(t, v); !errors.Is(e.Err, ErrLost) || !strings.Contains(e.String(), "killed") {
@@ -395,8 +430,7 @@ func TestCellDies(t *testing.T) {
 // TestStoppedCell: nobody waits for ever for a process that the host has stopped.
 func TestStoppedCell(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	celltest.Stop(t, v.Cell().PID)
 	for range 50 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -419,10 +453,8 @@ func TestStoppedCell(t *testing.T) {
 
 // TestRecover: machines go on while no daemon is there, and the next one finds them.
 func TestRecover(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
+	l := newLab(t, shortDir(t), nil)
+	parent := l.counting()
 	cut, n := l.branch(parent)
 	s := l.snapshot("s", cut)
 	vms := l.fork(l.shared("x"), s, "runs", "dormant")
@@ -437,14 +469,7 @@ func TestRecover(t *testing.T) {
 	vms[0].SetNote(json.RawMessage(`"changed"`))
 	vms[0].Refresh() // is answered after the note has arrived
 	name, last := vms[0].Cell().Name, vms[0].Counters().Instructions
-	l.Host.Close(false)
-	l.store.Close()
-
-	l = newLab(t, dir, nil)
-	found, _, err := l.Recover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, found := l.next()
 	var f *Found
 	for i := range found {
 		if found[i].Cell.Name == name {
@@ -600,19 +625,15 @@ func TestRecordsOfOthers(t *testing.T) {
 
 // TestCellOfAnotherVersion: a cell that this daemon cannot talk to is ended.
 func TestCellOfAnotherVersion(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
+	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
 	c := v.Cell()
 	r := record{recordVersion, c.Name, wire.Version + 1, "", c.proc.identity, c.proc.inmate, c.seal}
 	if err := l.write(r); err != nil {
 		t.Fatal(err)
 	}
-	l.Host.Close(false)
-	l.store.Close()
-	l = newLab(t, dir, nil)
-	if found, _, err := l.Recover(); err != nil || len(found) != 0 {
-		t.Errorf("found %+v, %v", found, err)
+	if _, found := l.next(); len(found) != 0 {
+		t.Errorf("found %+v", found)
 	}
 	if c.proc.lives() {
 		t.Error("the process is there")
@@ -622,10 +643,7 @@ func TestCellOfAnotherVersion(t *testing.T) {
 // TestEmptyCellsEnd: a cell in which nothing lives any more does not stay for long.
 func TestEmptyCellsEnd(t *testing.T) {
 	l := newLab(t, shortDir(t), func(o *Options) { o.Patience, o.Spare = 10*time.Millisecond, 1 })
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	c := l.shared("x")
 	vms := l.fork(c, s, "a", "b")
 	vms[0].Close()

@@ -187,7 +187,7 @@ func (c *Cell) fetch(ctx context.Context, id uint64, limit page.Number) (*page.L
 		return nil, err
 	}
 	var got wire.Fetched
-	within := answerTime + time.Duration(limit)*time.Second/fetchRate
+	within := AnswerTime + time.Duration(limit)*time.Second/fetchRate
 	numbers, err := c.call(ctx, request{op: wire.OpFetch, body: wire.Ref{ID: id}, files: []*os.File{f}, within: within}, &got)
 	if err != nil {
 		f.Close()
@@ -238,9 +238,16 @@ func allocated(f *os.File, pages int) error {
 	return nil
 }
 
+// stacksTime is how long a cell may take to hand over a cut, besides what its pages take.
+var stacksTime = AnswerTime // tests make it shorter
+
 // Stacks fetches what the cell alone has, and returns references to the stacks of RAM
 // and scratch disk.
 func (c *Cut) Stacks(ctx context.Context) (memory, scratch *page.Stack, err error) {
+	m, s := c.Limits()
+	within := stacksTime + time.Duration(m+s)*time.Second/fetchRate
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("cell %s does not hand over a cut within %s", c.cell.Name, within))
+	defer cancel()
 	const tries = 100 // the cell puts its layers in order, but not all the time
 	for range tries {
 		if memory, scratch, err = c.stacks(ctx); !errors.Is(err, wire.ErrNoLayer) {

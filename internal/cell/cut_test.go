@@ -198,8 +198,7 @@ func TestCutsThatNobodyKeeps(t *testing.T) {
 // of it, and no longer.
 func TestCutOutlivesItsMachine(t *testing.T) {
 	l := newLab(t, shortDir(t), func(o *Options) { o.Each = true })
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	cut, err := v.Branch(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@
 //     done to a process that is not the one meant.
 //   - A cell knows what the daemon needs to know of its machines (notes); no other
 //     record of them decides anything.
-//   - Nobody waits to tell a cell something. Whoever asks waits for a time, and what is done after
-//     that is taken back.
+//   - Nobody waits to tell a cell something. Whoever asks waits for a time, or as long as the cell
+//     gives signs of life (Watch), and what is done after that is taken back.
 //   - A cell is there as long as something lives in it, or somebody has a cut in it.
 //   - When a cell is gone all of its machines have ended, with that as the reason.
 //

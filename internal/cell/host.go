@@ -56,7 +56,7 @@ type Host struct {
 
 	mu     sync.Mutex
 	cells  map[string]*Cell   // by name; guarded by mu
-	keyed  map[string]*Cell   // those that are for what has a key; guarded by mu
+	keyed  map[string][]*Cell // those that are for what has a key, oldest first; guarded by mu
 	spare  []*Cell            // those that are for nothing yet; guarded by mu
 	making map[string]*making // those on their way; guarded by mu
 	closed bool               // guarded by mu
@@ -78,7 +78,7 @@ func NewHost(opts Options) (*Host, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	return &Host{opts: opts, cells: make(map[string]*Cell), keyed: make(map[string]*Cell), making: make(map[string]*making)}, nil
+	return &Host{opts: opts, cells: make(map[string]*Cell), keyed: make(map[string][]*Cell), making: make(map[string]*making)}, nil
 }
 
 func (h *Host) patience() time.Duration {
@@ -88,8 +88,9 @@ func (h *Host) patience() time.Duration {
 	return h.opts.Patience
 }
 
-// Shared returns the cell that is for everything with a key, and starts it if need be.
-// The caller forks something in it: until then it does not count as idle. On a host where each machine has a cell of its own it is always a fresh one.
+// Shared returns the cell that is for everything with a key, and starts it if need be: also if the one
+// that there is does not answer. The caller forks something in it: until then it does not count as idle.
+// On a host where each machine has a cell of its own it is always a fresh one.
 func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 	if h.opts.Each {
 		return h.Fresh()
@@ -97,7 +98,7 @@ func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 	const tries = 3 // one that was started may have ended again
 	for range tries {
 		h.mu.Lock()
-		if c := h.keyed[key]; c != nil {
+		if c := h.answersLocked(key); c != nil {
 			c.wake() // before it is retired
 			h.mu.Unlock()
 			return c, nil
@@ -119,6 +120,15 @@ func (h *Host) Shared(ctx context.Context, key string) (*Cell, error) {
 		}
 	}
 	return nil, errors.New("cells end as soon as they are started")
+}
+
+// answersLocked returns the first cell for a key of which nobody knows that it does not answer; nil for
+// none. The caller holds h.mu.
+func (h *Host) answersLocked(key string) *Cell {
+	if i := slices.IndexFunc(h.keyed[key], func(c *Cell) bool { return !c.Silent() }); i >= 0 {
+		return h.keyed[key][i]
+	}
+	return nil
 }
 
 func (h *Host) makeKeyed(key string, m *making) {
@@ -248,9 +258,20 @@ func (h *Host) enter(c *Cell, key string) error {
 	}
 	h.cells[c.Name] = c
 	if key != "" {
-		h.keyed[key] = c
+		h.keyed[key] = append(h.keyed[key], c)
 	}
 	return nil
+}
+
+// withdrawLocked has a cell be the one for nothing any more. The caller holds h.mu.
+func (h *Host) withdrawLocked(c *Cell) {
+	for key, cells := range h.keyed {
+		if cells = slices.DeleteFunc(cells, func(k *Cell) bool { return k == c }); len(cells) > 0 {
+			h.keyed[key] = cells
+		} else {
+			delete(h.keyed, key)
+		}
+	}
 }
 
 // unnamed returns a file that has no name any more.
@@ -283,11 +304,7 @@ func (h *Host) forget(c *Cell) {
 	h.mu.Lock()
 	delete(h.cells, c.Name)
 	h.spare = slices.DeleteFunc(h.spare, func(s *Cell) bool { return s == c })
-	for key, k := range h.keyed {
-		if k == c {
-			delete(h.keyed, key)
-		}
-	}
+	h.withdrawLocked(c)
 	h.mu.Unlock()
 	if err := c.proc.end(); err != nil {
 		h.opts.Log.Warn("ending a cell that does not answer", "cell", c.Name, "error", err)
@@ -302,11 +319,7 @@ func (h *Host) retire(c *Cell) {
 	empty := c.emptyLocked() && c.idle != nil
 	c.mu.Unlock()
 	if empty {
-		for key, k := range h.keyed {
-			if k == c {
-				delete(h.keyed, key)
-			}
-		}
+		h.withdrawLocked(c)
 	}
 	h.mu.Unlock()
 	if empty {

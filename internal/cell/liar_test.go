@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,27 +167,30 @@ var lies = map[string]func(*wire.Source){
 	"as many on a disk": func(s *wire.Source) { s.Scratch.Layers = make([]uint64, wire.MaxLayers+1) },
 }
 
+// cut cuts a machine of which the cell says something else than it would if it were honest.
+func (l *liar) cut(t *testing.T, v *VM, change func(*wire.Source)) (*Cut, error) {
+	t.Helper()
+	l.do(wire.OpCut, func(m *wire.Message) *wire.Message {
+		var ask wire.Cut
+		if err := json.Unmarshal(m.Body, &ask); err != nil {
+			t.Error(err)
+		}
+		s := honest(ask.Source)
+		change(&s)
+		return &wire.Message{Body: encode(s)}
+	})
+	return v.Branch(t.Context())
+}
+
 // TestLiesAboutCuts: a cut is of a machine as it was made.
 func TestLiesAboutCuts(t *testing.T) {
 	l, v := lying(t)
-	cut := func(change func(*wire.Source)) (*Cut, error) {
-		l.do(wire.OpCut, func(m *wire.Message) *wire.Message {
-			var ask wire.Cut
-			if err := json.Unmarshal(m.Body, &ask); err != nil {
-				t.Error(err)
-			}
-			s := honest(ask.Source)
-			change(&s)
-			return &wire.Message{Body: encode(s)}
-		})
-		return v.Branch(t.Context())
-	}
 	for name, change := range lies {
-		if _, err := cut(change); !errors.Is(err, wire.ErrMalformed) {
+		if _, err := l.cut(t, v, change); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	c, err := cut(func(*wire.Source) {})
+	c, err := l.cut(t, v, func(*wire.Source) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +203,29 @@ func TestLiesAboutCuts(t *testing.T) {
 		if _, _, err := c.Stacks(t.Context()); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%s, told later: %v", name, err)
 		}
+	}
+}
+
+// TestSlowLies: a cell that always lacks a layer, and takes its time to say so, has as much of that as
+// for one answer.
+func TestSlowLies(t *testing.T) {
+	before := stacksTime
+	stacksTime = 50 * time.Millisecond
+	defer func() { stacksTime = before }()
+	l, v := lying(t)
+	c, err := l.cut(t, v, func(*wire.Source) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	var asked atomic.Int32
+	l.do(wire.OpStacks, func(*wire.Message) *wire.Message {
+		asked.Add(1)
+		time.Sleep(5 * time.Millisecond)
+		return &wire.Message{Err: wire.ToError(wire.ErrNoLayer)}
+	})
+	if _, _, err := c.Stacks(t.Context()); err == nil || errors.Is(err, wire.ErrNoLayer) {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}
 }
 

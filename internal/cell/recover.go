@@ -130,7 +130,7 @@ const maxState = 1 << 30
 
 // list hears what the cell has.
 func (f *Found) list() error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), helloTime, errSilent)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), helloTime, f.Cell.errSilent())
 	defer cancel()
 	total := 0
 	for after, more := uint64(0), true; more; {

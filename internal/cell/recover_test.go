@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
-	"github.com/forkd-dev/forkd/internal/machine/machinetest"
 )
 
 // long returns a note of so many bytes.
@@ -19,12 +18,8 @@ func long(name string, n int) json.RawMessage {
 
 // TestRecoverLongNotes: a cell tells of all that it has, however much the notes are together.
 func TestRecoverLongNotes(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	l := newLab(t, shortDir(t), nil)
+	s, _ := l.seed()
 	const forks, each, size = 3, 7, 850 << 10 // more than a message holds
 	want := make(map[string]string)
 	for i := range forks {
@@ -39,14 +34,7 @@ func TestRecoverLongNotes(t *testing.T) {
 		}
 	}
 	name := l.shared("x").Name
-	l.Host.Close(false)
-	l.store.Close()
-
-	l = newLab(t, dir, nil)
-	found, _, err := l.Recover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, found := l.next()
 	for _, f := range found {
 		if f.Cell.Name != name {
 			continue
@@ -69,8 +57,7 @@ func TestRecoverLongNotes(t *testing.T) {
 // TestTooLongNotes: what a cell could not tell a later daemon of it is not told.
 func TestTooLongNotes(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	if err := v.SetNote(long("", 2<<20)); err == nil {
 		t.Error("a machine has it")
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
-	"github.com/forkd-dev/forkd/internal/machine/machinetest"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -89,12 +88,8 @@ func FuzzOpenNote(f *testing.F) {
 // TestRecoverForgedNotes: what a cell says of its machines is taken from it only as it
 // was told, and what it says otherwise ends the machine, and no other.
 func TestRecoverForgedNotes(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	l := newLab(t, shortDir(t), nil)
+	s, _ := l.seed()
 	vms := l.fork(l.shared("x"), s, "victim", "neighbour's", "own", "another's", "altered", "source's")
 	elsewhere := l.fork(l.shared("y"), s, "elsewhere")[0]
 	c := vms[0].Cell()
@@ -121,14 +116,7 @@ func TestRecoverForgedNotes(t *testing.T) {
 	say(vms[4], keptNote{c.seal.sum(vms[4].subject(), json.RawMessage(`"altered"`)), json.RawMessage(`"victim"`)})
 	say(vms[5], kept(c, subject{kind: ofSource, id: vms[5].id}, `"victim"`))
 	vms[0].Refresh() // is answered after the notes have arrived
-	l.Host.Close(false)
-	l.store.Close()
-
-	l = newLab(t, dir, nil)
-	found, _, err := l.Recover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, found := l.next()
 	var notes []string
 	for _, f := range found {
 		for _, v := range f.VMs {
@@ -167,10 +155,8 @@ func awaitMachines(t *testing.T, c *Cell, want int) {
 
 // TestRecoverForgedSource: a source that is not what it was is none.
 func TestRecoverForgedSource(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
+	l := newLab(t, shortDir(t), nil)
+	parent := l.counting()
 	cut, _ := l.branch(parent)
 	v := l.fork(l.shared("x"), l.snapshot("s", cut), "a")[0]
 	c := v.Cell()
@@ -182,14 +168,7 @@ func TestRecoverForgedSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Refresh() // as above
-	l.Host.Close(false)
-	l.store.Close()
-
-	l = newLab(t, dir, nil)
-	found, _, err := l.Recover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, found := l.next()
 	for _, f := range found {
 		if f.Cell.Name == c.Name && len(f.Sources) != 0 {
 			t.Errorf("found %+v", f.Sources)
@@ -200,12 +179,8 @@ func TestRecoverForgedSource(t *testing.T) {
 // TestAdopt: what a later daemon has opened itself takes the place of what machines of a
 // found cell were forked from. Nothing of it comes from the cell, and nothing is sent again.
 func TestAdopt(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, n := l.branch(parent)
-	s := l.snapshot("s", cut)
+	l := newLab(t, shortDir(t), nil)
+	s, n := l.seed()
 	child := l.fork(l.shared("x"), s, "a")[0]
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
@@ -214,14 +189,7 @@ func TestAdopt(t *testing.T) {
 	above, _ := l.branch(child)
 	l.snapshot("above", above)
 	name, known := child.Cell().Name, len(child.Cell().layers)
-	l.Host.Close(false)
-	l.store.Close()
-
-	l = newLab(t, dir, nil)
-	found, _, err := l.Recover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, found := l.next()
 	at := slices.IndexFunc(found, func(f Found) bool { return f.Cell.Name == name })
 	f := found[at]
 	src := f.Sources[slices.IndexFunc(f.Sources, func(s FoundSource) bool { return len(s.Note) > 0 })]
@@ -278,10 +246,8 @@ func TestAdopt(t *testing.T) {
 
 // TestRecordOfEarlierForkd: a cell whose notes were not sealed is ended.
 func TestRecordOfEarlierForkd(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	l := newLab(t, shortDir(t), nil)
+	v := l.counting()
 	c := v.Cell()
 	r, err := readRecord(l.path(c.Name, recordSuffix))
 	if err != nil || len(r.Seal) != sealSize {
@@ -291,12 +257,8 @@ func TestRecordOfEarlierForkd(t *testing.T) {
 	if err := l.write(r); err != nil {
 		t.Fatal(err)
 	}
-	l.Host.Close(false)
-	l.store.Close()
-
-	l = newLab(t, dir, nil)
-	if found, _, err := l.Recover(); err != nil || len(found) != 0 {
-		t.Errorf("found %+v, %v", found, err)
+	if _, found := l.next(); len(found) != 0 {
+		t.Errorf("found %+v", found)
 	}
 	select {
 	case <-c.proc.exited:

@@ -43,8 +43,7 @@ func (l *lab) has(c *Cell) (s wire.State) {
 // by what it was told, and it knows that when it goes on.
 func TestToldWhileStopped(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	c := v.Cell()
 	celltest.Stop(t, c.PID)
 	const notes = 3000 // far more than a socket takes
@@ -98,11 +97,90 @@ func TestGivenUpCell(t *testing.T) {
 	}
 }
 
+// TestSilentCell: a cell that does not answer is not the one for its key as long as that is so, a
+// machine in it that is closed is forgotten at once, and the cell hears of it when it goes on.
+func TestSilentCell(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	s, _ := l.seed()
+	c := l.shared("x")
+	vms := l.fork(c, s, "stays", "goes")
+	celltest.Stop(t, c.PID)
+	if err := c.Answers(t.Context()); !errors.Is(err, ErrSilent) {
+		t.Errorf("a stopped cell: %v", err)
+	}
+	another := l.shared("x")
+	if another == c {
+		t.Error("it is still the one for its key")
+	}
+	if again := l.shared("x"); again != another {
+		t.Error("there is a third one")
+	}
+	vms[1].Close()
+	if c.vm(vms[1].id) != nil {
+		t.Error("the machine is still known")
+	}
+	celltest.Continue(t, c.PID)
+	awaitMachines(t, c, 1)
+	if has := l.has(c); has.VMs[0].ID != vms[0].id {
+		t.Errorf("it has %+v", has.VMs)
+	}
+	if err := c.Answers(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if again := l.shared("x"); again != c {
+		t.Error("it is not the one for its key again")
+	}
+}
+
+// TestWatch: what is watched ends if the cell does not answer, and not if it does, or after stop.
+func TestWatch(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	c := l.boot(machinetest.Count).Cell()
+	begin := func() (ctx context.Context, stop func()) { return c.Watch(t.Context(), time.Millisecond) }
+	long, stopLong := begin()
+	stopLong()
+	watched, stop := begin()
+	defer stop()
+	if err := c.Answers(t.Context()); err != nil || watched.Err() != nil {
+		t.Errorf("while it answers: %v, %v", err, context.Cause(watched))
+	}
+	celltest.Stop(t, c.PID)
+	select {
+	case <-watched.Done():
+	case <-time.After(time.Minute):
+	}
+	if err := context.Cause(watched); !errors.Is(err, ErrSilent) {
+		t.Errorf("ended with %v", err)
+	}
+	if err := long.Err(); err != nil {
+		t.Errorf("what is not watched any more has ended with %v", err)
+	}
+}
+
+// TestTimeoutOfASilentCell: the time for something is not over because the cell could not use it.
+func TestTimeoutOfASilentCell(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	c := l.boot(machinetest.Count).Cell()
+	celltest.Stop(t, c.PID)
+	timed, cancel := c.Timeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := c.Answers(t.Context()); !errors.Is(err, ErrSilent) || timed.Err() != nil {
+		t.Errorf("a stopped cell: %v; the time: %v", err, timed.Err())
+	}
+	celltest.Continue(t, c.PID)
+	select {
+	case <-timed.Done():
+	case <-time.After(time.Minute):
+	}
+	if err := context.Cause(timed); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 // TestLateCuts: a cut that comes when nobody waits for it any more is dropped.
 func TestLateCuts(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
+	v := l.counting()
 	celltest.Stop(t, v.Cell().PID)
 	for range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -118,20 +196,36 @@ func TestLateCuts(t *testing.T) {
 	}
 }
 
+// TestLatePauses: a machine that stands still when nobody waits for that any more goes on.
+func TestLatePauses(t *testing.T) {
+	l := newLab(t, shortDir(t), nil)
+	v := l.counting()
+	celltest.Stop(t, v.Cell().PID)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := v.Suspend(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("suspended: %v", err)
+	}
+	celltest.Continue(t, v.Cell().PID)
+	l.has(v.Cell()) // so it has stood still
+	v.Refresh()
+	l.executed(v, v.Counters().Instructions+10_000)
+	if err := v.Suspend(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLateForks: machines that are made when nobody waits for them any more are closed.
 func TestLateForks(t *testing.T) {
 	before := forkTime
 	forkTime = 20 * time.Millisecond
 	defer func() { forkTime = before }()
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	c := l.shared("x")
 	celltest.Stop(t, c.PID)
 	for range 5 {
-		if _, errs := c.Fork(t.Context(), s, noNote, Spec{Children: make([]Child, 4)}); !errors.Is(errs[0], errSilent) {
+		if _, errs := c.Fork(t.Context(), s, noNote, Spec{Children: make([]Child, 4)}); !errors.Is(errs[0], ErrSilent) {
 			t.Errorf("forked: %v", errs[0])
 		}
 	}
@@ -168,8 +262,7 @@ func TestStubbornCell(t *testing.T) {
 // TestCloseEndsCells: when Close has returned there is no cell for a later daemon to find, even
 // if one of them does not listen.
 func TestCloseEndsCells(t *testing.T) {
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
+	l := newLab(t, shortDir(t), nil)
 	v := l.boot(machinetest.Count)
 	celltest.Stop(t, v.Cell().PID)
 	l.Host.Close(true)
@@ -198,8 +291,7 @@ func (c slowCut) Stacks(ctx context.Context) (memory, scratch *page.Stack, err e
 // be had is asked for again.
 func TestForkOfASilentCut(t *testing.T) {
 	l := newLab(t, shortDir(t), nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
+	parent := l.counting()
 	cut, _ := l.branch(parent)
 	slow := slowCut{retain(cut), make(chan error)}
 	root, err := snapshot.OpenRoot(l.root())
@@ -220,7 +312,7 @@ func TestForkOfASilentCut(t *testing.T) {
 		}
 		cancel()
 	}
-	slow.may <- errSilent // to the one who asks for both
+	slow.may <- ErrSilent // to the one who asks for both
 	for known := true; known; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
 		_, known = c.sources[s]
@@ -237,10 +329,7 @@ func TestForkOfASilentCut(t *testing.T) {
 func TestToldBeforeTheDaemonWent(t *testing.T) {
 	dir := shortDir(t)
 	l := newLab(t, dir, nil)
-	parent := l.boot(machinetest.Count)
-	l.counted(parent)
-	cut, _ := l.branch(parent)
-	s := l.snapshot("s", cut)
+	s, _ := l.seed()
 	vms := l.fork(l.shared("x"), s, "stays", "goes")
 	c := vms[0].Cell()
 	celltest.Stop(t, c.PID)
@@ -295,7 +384,7 @@ func TestSilentCellIsNotTakenOver(t *testing.T) {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	want := fmt.Sprintf("process %d was ended: it could not be taken over: greeting cell %s", c.PID, c.Name)
-	if err := lost[c.Name]; !errors.Is(err, ErrLost) || !errors.Is(err, errSilent) || !strings.Contains(err.Error(), want) {
+	if err := lost[c.Name]; !errors.Is(err, ErrLost) || !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), want) {
 		t.Errorf("it is lost because: %v; want %q", err, want)
 	}
 	if c.proc.lives() {

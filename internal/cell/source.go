@@ -44,7 +44,8 @@ type Child struct {
 var forkTime = time.Minute // tests make it shorter
 
 // Fork makes machines of a snapshot; there is one or an error for each child. note is
-// what a later daemon is to know of the snapshot.
+// what a later daemon is to know of the snapshot. The errors wrap ErrSilent if the cell, or that of
+// the snapshot, does not answer.
 func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (json.RawMessage, error), spec Spec) ([]*VM, []error) {
 	vms, errs := make([]*VM, len(spec.Children)), make([]error, len(spec.Children))
 	fail := func(err error) ([]*VM, []error) {
@@ -81,7 +82,9 @@ func (c *Cell) Fork(ctx context.Context, snap *snapshot.Snapshot, note func() (j
 	undo := func() { c.closeAll(made) }
 	var born wire.Born
 	// Who leaves now must not leave machines behind that nobody knows of.
-	_, err = c.call(context.WithoutCancel(ctx), request{op: wire.OpFork, body: ask, blob: children, within: forkTime, undo: undo}, &born)
+	watched, stop := c.Watch(context.WithoutCancel(ctx), lateTime)
+	defer stop()
+	_, err = c.call(watched, request{op: wire.OpFork, body: ask, blob: children, within: forkTime, undo: undo}, &born)
 	if errors.Is(err, wire.ErrMalformed) {
 		undo()
 	}

@@ -3,6 +3,7 @@ package cell
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -136,6 +137,13 @@ func (v *VM) Pause() {
 	_ = v.ask(wire.OpPause, wire.Ref{ID: v.id}, nil) // one that is gone executes nothing
 }
 
+// Suspend is Pause for a machine that is to go on if ctx ends first, or the cell does not answer.
+func (v *VM) Suspend(ctx context.Context) error {
+	goOn := func() { _ = v.cell.tell(wire.OpStart, wire.Ref{ID: v.id}, nil) } // one that is gone does not
+	_, err := v.cell.call(ctx, request{op: wire.OpPause, body: wire.Ref{ID: v.id}, undo: goOn}, nil)
+	return err
+}
+
 // Freeze makes a machine that is paused, as it is, into a Cut. It stays paused.
 func (v *VM) Freeze(ctx context.Context) (*Cut, error) { return v.cut(ctx, false) }
 
@@ -147,7 +155,7 @@ func (v *VM) Branch(ctx context.Context) (*Cut, error) { return v.cut(ctx, true)
 func (v *VM) Pin() (unpin func(), err error) {
 	err = v.ask(wire.OpPin, wire.Pin{VM: v.id, Pin: true}, nil)
 	return func() {
-		_ = v.ask(wire.OpPin, wire.Pin{VM: v.id}, nil) // one that is gone is not packed
+		_ = v.cell.tell(wire.OpPin, wire.Pin{VM: v.id}, nil) // one that is gone is not packed
 	}, err
 }
 
@@ -203,6 +211,9 @@ func (v *VM) dialError(port uint32, err error) error {
 	if v.ended() {
 		return fmt.Errorf("%w: %s", machine.ErrEnded, v.ending)
 	}
+	if errors.Is(err, net.ErrClosed) {
+		err = v.cell.lost()
+	}
 	return fmt.Errorf("connecting to port %d of the guest: %w", port, err)
 }
 
@@ -242,8 +253,8 @@ func (v *VM) told(st wire.Stat) {
 	v.stat = st
 }
 
-// Close ends the machine, and returns when its memory is free. If the cell does not answer
-// that is when it does.
+// Close ends the machine, and returns when its memory is free. A cell that does not answer has been
+// told to free it, and nobody waits until it has.
 func (v *VM) Close() {
 	v.mu.Lock()
 	again := v.closed
@@ -252,9 +263,20 @@ func (v *VM) Close() {
 	if again {
 		return
 	}
-	var last []wire.Stat
-	if v.ask(wire.OpClose, wire.Ref{ID: v.id}, &last) == nil && len(last) == 1 { // one that is gone is closed
-		v.told(last[0])
+	if v.cell.Silent() || errors.Is(v.closeNow(), wire.ErrBehind) {
+		v.cell.closeAll([]*VM{v}) // it has not been asked
 	}
 	v.cell.remove(v)
+}
+
+// closeNow asks the cell to end the machine, and takes note of the last figures.
+func (v *VM) closeNow() error {
+	ctx, stop := v.cell.Watch(context.Background(), lateTime)
+	defer stop()
+	var last []wire.Stat
+	_, err := v.cell.call(ctx, request{op: wire.OpClose, body: wire.Ref{ID: v.id}}, &last)
+	if err == nil && len(last) == 1 { // one that is gone is closed
+		v.told(last[0])
+	}
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/client"
+	"github.com/forkd-dev/forkd/internal/cell/celltest"
 )
 
 // TestSandboxesOutliveTheDaemon: whatever ends the daemon, its successor finds every
@@ -222,6 +223,42 @@ func TestLostWhileNoDaemonRan(t *testing.T) {
 	wantCode(t, err, "not_found", "ended while no daemon watched")
 	_, err = d.Sandbox(ctx, killed)
 	wantCode(t, err, "not_found", "it was killed")
+}
+
+// TestStoppedProcess: a process of machines that the host has stopped holds up nobody but who uses
+// its sandboxes, and those no longer than they want to wait. What they have given up does not go on in
+// the guest when that does.
+func TestStoppedProcess(t *testing.T) {
+	d := serve(t, cloneHome(t))
+	ctx := limited(t, patience)
+	ids := d.fork(t, 2)
+	d.eval(t, ids[0], "x = 1")
+	d.eval(t, ids[1], "x = 1")
+	d.sh(t, ids[0], "true")
+	stopped := ownerOf(t, d, ids[0])
+	celltest.Stop(t, stopped)
+	defer syscall.Kill(stopped, syscall.SIGCONT) // if the test ends early
+	if got := value[int](t, d, d.fork(t, 1)[0], "6 * 7"); got != 42 {
+		t.Errorf("in another child, 6 * 7 = %d", got)
+	}
+	second := client.Ptr(1.0)
+	_, err := d.Eval(ctx, ids[0], client.EvalRequest{Code: "x = 2\nwhile True: pass", TimeoutSecs: second})
+	wantCode(t, err, "timeout", "does not answer")
+	_, err = d.Exec(ctx, ids[0], client.ExecRequest{Args: []string{"sleep", "600"}, TimeoutSecs: second})
+	wantCode(t, err, "timeout", "does not answer")
+	_, err = d.Pause(ctx, ids[0])
+	wantCode(t, err, "timeout", "does not answer")
+	if err := d.Kill(ctx, ids[1]); err != nil {
+		t.Errorf("killing its neighbour: %v", err)
+	}
+	celltest.Continue(t, stopped)
+	if got := value[int](t, d, ids[0], "x"); got != 1 && got != 2 {
+		t.Errorf("x is %d", got)
+	}
+	d.sh(t, ids[0], "while ps | grep -q '[s]leep 600'; do sleep 0.05; done")
+	if _, err := d.Pause(ctx, ids[0]); err != nil {
+		t.Error(err)
+	}
 }
 
 // ownerOf returns the process that a sandbox lives in.

@@ -103,7 +103,7 @@ type admission struct {
 func (m *Manager) admit(n need) (done func(), err error) {
 	for look := m.admission.outdated(); ; look = true {
 		if look {
-			m.refreshAll() // which may take its time, so nobody else waits for it
+			m.cells.Refresh() // which may take its time, so nobody else waits for it
 		}
 		if done, err = m.decide(n, look); err == nil || look {
 			return done, err

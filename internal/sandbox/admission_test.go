@@ -247,7 +247,7 @@ func TestPriceOfAChild(t *testing.T) {
 	m := borrow(t)
 	ctx := t.Context()
 	price := func() int64 {
-		m.refreshAll()
+		m.cells.Refresh()
 		m.admission.mu.Lock()
 		defer m.admission.mu.Unlock()
 		m.survey()

@@ -49,18 +49,19 @@ func serveCell() error {
 	return s.Serve()
 }
 
-// openApart is openBare with a process for each machine, so that one can be stopped.
-func openApart(t *testing.T) *Manager {
+// openApart is openBare with processes of their own for machines, so that one can be stopped: with
+// each, one for each machine.
+func openApart(t *testing.T, each bool) *Manager {
 	t.Helper()
 	home, err := os.MkdirTemp("", "apart") // the names of sockets in it must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(home) })
-	each := softEngine
-	each.Each = true
+	kind := softEngine
+	kind.Each = each
 	m, err := Open(context.Background(), Options{
-		Home: home, Engine: each, Log: slog.New(slog.DiscardHandler),
+		Home: home, Engine: kind, Log: slog.New(slog.DiscardHandler),
 		Cells: &cell.Program{Args: []string{"cell"}, Env: []string{cellEnv + "=1"}},
 	})
 	if err != nil {
@@ -81,7 +82,7 @@ func silence(t *testing.T, b *box) {
 // Figures of a silent cell are those of before: nobody waits for them who decides what may be
 // begun, and a fork beside it waits no longer than for an answer that is on its way.
 func TestAdmissionBesideASilentCell(t *testing.T) {
-	m := openApart(t)
+	m := openApart(t, true)
 	bare(t, m, "base", "")
 	b := forkBare(t, m, "base")
 	silence(t, b)
@@ -90,44 +91,157 @@ func TestAdmissionBesideASilentCell(t *testing.T) {
 	m.admission.mu.Unlock()
 	forked := make(chan error, 1)
 	go func() { forked <- second(m.Fork(context.Background(), ForkSpec{Tag: "base", N: 1})) }()
-	asked := func() *question {
-		m.figures.mu.Lock()
-		defer m.figures.mu.Unlock()
-		return m.figures.asked[b.machine.Cell()]
-	}
-	q := asked()
-	for ; q == nil; q = asked() {
+	for others := 0; ; others++ {
 		select {
 		case err := <-forked:
-			t.Fatalf("forked without a look at the host: %v", err)
+			if err != nil {
+				t.Error(err)
+			}
+			if others < 3 {
+				t.Error("whoever else wants something has waited until the cell was late")
+			}
+			return
 		case <-time.After(time.Millisecond):
 		}
+		m.admission.mu.Lock()
+		m.admission.mu.Unlock() //lint:ignore SA2001 only to have had it
 	}
-	m.admission.mu.Lock()
-	select {
-	case <-q.over:
-		t.Error("whoever else wants something has waited until the cell was given up")
-	default:
+}
+
+// A cell that does not answer gets no more children: others begin in a new one, and it has some again
+// when it goes on. What it makes then of those that were asked of it is closed.
+func TestForkBesideASilentCell(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "base", "")
+	first := forkBare(t, m, "base")
+	home := first.machine.Cell()
+	if again := forkBare(t, m, "base"); again.machine.Cell() != home {
+		t.Fatal("children of a snapshot live apart")
 	}
-	m.admission.mu.Unlock()
-	if err := <-forked; err != nil {
-		t.Error(err)
-	}
-	m.figures.mu.Lock()
-	late := q.late
-	m.figures.mu.Unlock()
-	select {
-	case <-q.over:
-	default:
-		if !late {
-			t.Error("the next one waits for the same answer")
+	silence(t, first)
+	forked := make(chan []ForkResult, 1)
+	for range 2 {
+		go func() {
+			r, _ := m.Fork(context.Background(), ForkSpec{Tag: "base", N: 2})
+			forked <- r
+		}()
+		select {
+		case r := <-forked:
+			for _, r := range r {
+				if r.Err != nil || m.lookup(r.Sandbox.ID).machine.Cell() == home {
+					t.Errorf("a child is in the cell that does not answer, or %v", r.Err)
+				}
+			}
+			if len(r) != 2 {
+				t.Errorf("%d children", len(r))
+			}
+		case <-time.After(cell.AnswerTime):
+			t.Fatal("a fork waits for the cell that does not answer")
 		}
+	}
+	celltest.Continue(t, home.PID)
+	if err := home.Answers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := forkBare(t, m, "base"); again.machine.Cell() != home {
+		t.Error("it has no children any more although it answers")
+	}
+}
+
+// Who is killed in a silent cell is gone at once, and the cell hears of it when it goes on.
+func TestKillInASilentCell(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "base", "")
+	killed, other := forkBare(t, m, "base"), forkBare(t, m, "base")
+	silence(t, killed)
+	ctx, cancel := context.WithTimeout(t.Context(), cell.AnswerTime/2)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- m.Kill(killed.id) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Fatal("a kill waits for it")
+	}
+	if _, err := m.Sandbox(killed.id); !hasCode(err, NotFound) {
+		t.Errorf("after it: %v", err)
+	}
+	if s := other.state(); s != Running {
+		t.Errorf("its neighbour is %s", s)
+	}
+}
+
+// What has a time limit ends at that if the sandbox's cell does not answer, and what has none and
+// takes a moment after a time; a branch is not even begun.
+func TestTimeLimitsInASilentCell(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	b.manifest.Runtime = "python"
+	silence(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), cell.AnswerTime)
+	defer cancel()
+	end := func(what string, do func() error) {
+		err := do()
+		wantCode(t, what, err, Timeout, "does not answer")
+		if !errors.Is(err, cell.ErrSilent) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	limit := 50 * time.Millisecond
+	before := silentTime
+	defer func() { silentTime = before }()
+	silentTime = time.Hour
+	for what, do := range map[string]func() error{
+		"exec": func() error { return second(m.Exec(ctx, b.id, Command{Args: []string{"true"}, Timeout: limit})) },
+		"eval": func() error { return second(m.Eval(ctx, b.id, "1", limit)) },
+		"run": func() error {
+			return second(m.RunCode(ctx, b.id, RunSpec{Code: "1", Timeout: limit}, func(RunEvent) error { return nil }))
+		},
+		"process": func() error {
+			return second(m.StartProcess(ctx, b.id, ProcessSpec{Args: []string{"true"}, Timeout: limit}))
+		},
+	} {
+		end(what, do)
+	}
+	silentTime = limit
+	for what, do := range map[string]func() error{
+		"ping":   func() error { return second(m.Ping(ctx, b.id)) },
+		"stat":   func() error { return second(m.StatFile(ctx, b.id, "/")) },
+		"branch": func() error { return second(m.Branch(ctx, b.id, BranchSpec{})) },
+		"pause":  func() error { return second(m.Pause(ctx, b.id)) },
+	} {
+		end(what, do)
+	}
+	if b.state() != Running {
+		t.Errorf("it has ended: %s", b.endReason())
+	}
+	if info, err := m.Sandbox(b.id); err != nil || info.State != Running || info.Reason != cell.ErrSilent.Error() {
+		t.Errorf("it is told to be %+v, %v", info, err)
+	}
+}
+
+// An idle lifetime does not end in a silent cell: what works there may be wanted.
+func TestIdleInASilentCell(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	actor{}.play(t, b)
+	b.mu.Lock()
+	b.limits.Idle, b.idling.last = time.Hour, time.Now().Add(-2*time.Hour)
+	b.mu.Unlock()
+	silence(t, b)
+	if reason, _ := m.over(b); reason != "" {
+		t.Errorf("its life is over: %s", reason)
 	}
 }
 
 // What is asked of a silent cell holds up those who want something of it, and nobody else.
 func TestNotesForASilentCell(t *testing.T) {
-	m := openApart(t)
+	m := openApart(t, true)
 	bare(t, m, "base", "")
 	b, other := forkBare(t, m, "base"), forkBare(t, m, "base")
 	silence(t, b)
@@ -165,7 +279,7 @@ func TestNotesForASilentCell(t *testing.T) {
 // Cells end together when the daemon does, silent ones too: none is left behind, and each is
 // waited for once, not once for each of its machines.
 func TestCloseWithSilentCells(t *testing.T) {
-	m := openApart(t)
+	m := openApart(t, true)
 	bare(t, m, "base", "")
 	var pids []int
 	for range 4 {

@@ -15,7 +15,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
-// refreshTime bounds a refresh; a guest that has not answered by then is lost.
+// refreshTime bounds a refresh; a guest that has not answered by then is lost, unless its cell does not answer.
 const refreshTime = 60 * time.Second
 
 // box is a sandbox. Its machine exists from the fork on but is dormant: no
@@ -76,13 +76,51 @@ func (b *box) activate(ctx context.Context) error {
 	select {
 	case <-b.awake:
 		return b.wakeErr
+	default:
+	}
+	ctx, stop := b.watch(ctx)
+	defer stop()
+	select {
+	case <-b.awake:
+		return b.wakeErr
 	case <-ctx.Done():
-		return wrap(ctx.Err(), "waiting for sandbox %s to start", b.id)
+		return wrap(context.Cause(ctx), "waiting for sandbox %s to start", b.id)
+	}
+}
+
+// silentTime is after how long of silence something is given up that has no time limit of its own;
+// a variable for tests.
+var silentTime = cell.AnswerTime
+
+// watch returns a context for something that takes the guest a moment: it ends if the sandbox's cell
+// turns out not to answer. Once stop was called that may take as long as it likes.
+func (b *box) watch(ctx context.Context) (watched context.Context, stop func()) {
+	return b.machine.Cell().Watch(ctx, silentTime)
+}
+
+// stuckTime is how long a guest may take to end something after its time limit, before nobody waits for
+// that any more: longer than for another interpreter in the place of one that is not to be interrupted.
+// Tests make it shorter.
+var stuckTime = 2 * time.Minute
+
+// within returns a context for something that the guest ends at a time limit by itself. If the
+// cell does not answer, the context ends at the limit, and if the guest does not, stuckTime later.
+// Without a limit that is waited for.
+func (b *box) within(ctx context.Context, limit time.Duration) (watched context.Context, stop func()) {
+	if limit == 0 {
+		return ctx, func() {}
+	}
+	stuck := fail(Timeout, fmt.Sprintf("`forkd kill %s` gives it up", b.id), "sandbox %s does not answer, %s after a time limit of %s", b.id, stuckTime, limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit+stuckTime, stuck)
+	ctx, end := b.machine.Cell().Watch(ctx, limit)
+	return ctx, func() {
+		end()
+		cancel()
 	}
 }
 
 func (b *box) refresh() error {
-	ctx, cancel := context.WithTimeout(context.Background(), refreshTime)
+	ctx, cancel := b.machine.Cell().Timeout(context.Background(), refreshTime)
 	defer cancel()
 	if b.machine.Started() { // and an earlier daemon has not come to an end with it
 		if err := b.machine.Start(); err != nil {
@@ -242,12 +280,16 @@ func (b *box) info() Info {
 	b.mu.Lock()
 	life := b.life
 	b.mu.Unlock()
+	reason := b.endReason()
+	if reason == "" && b.machine.Cell().Silent() {
+		reason = cell.ErrSilent.Error()
+	}
 	return Info{
 		ID:           b.id,
 		SnapshotTag:  b.base,
 		Engine:       b.engine,
 		State:        b.state(),
-		Reason:       b.endReason(),
+		Reason:       reason,
 		CreatedAt:    b.created,
 		ExpiresAt:    life.expires,
 		Limits:       b.limits,

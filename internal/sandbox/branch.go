@@ -227,6 +227,9 @@ func (m *Manager) hold(ctx context.Context, b *box, c *cut) (*held, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
+	if err := b.machine.Cell().Answers(ctx); err != nil { // so it is not even begun
+		return nil, wrap(err, "having sandbox %s stand still", b.id)
+	}
 	if c.origin = b.origin(); c.origin == nil {
 		return nil, b.dead()
 	}

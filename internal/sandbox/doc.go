@@ -29,7 +29,7 @@
 //   - What the host cannot bear is not begun. What runs is left alone.
 //
 // Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, figures.mu,
-// records.mu, journal.mu and departed.mu. Manager.building is never waited for. Nothing is asked of a cell or a
+// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, records.mu, journal.mu and
+// departed.mu. Manager.building is never waited for. Nothing is asked of a cell or a
 // guest under admission.mu or one that comes after it.
 package sandbox

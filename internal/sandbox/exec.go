@@ -11,6 +11,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/cell"
 )
 
 // defaultOutputLimit is what a command may print per stream before it is cut.
@@ -18,14 +19,27 @@ const defaultOutputLimit = 64 << 20
 
 // use finds a sandbox and has it ready. The caller uses it until it calls done.
 func (m *Manager) use(ctx context.Context, id string) (b *box, done func(), err error) {
-	if b, done, err = m.engage(ctx, id); err != nil {
-		return nil, nil, err
+	_, b, done, err = m.useWithin(ctx, id, 0)
+	return b, done, err
+}
+
+// useWithin is use for something that the guest ends at a time limit, if there is one. The context is for
+// that, see within, until done is called.
+func (m *Manager) useWithin(ctx context.Context, id string, limit time.Duration) (_ context.Context, b *box, done func(), err error) {
+	b, end, err := m.engage(ctx, id)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, stop := b.within(ctx, limit)
+	done = func() {
+		stop()
+		end()
 	}
 	if err := b.ready(ctx); err != nil {
 		done()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return b, done, nil
+	return ctx, b, done, nil
 }
 
 // engage is use for somebody who has it ready, or finds that it has ended.
@@ -49,7 +63,7 @@ func (m *Manager) Exec(ctx context.Context, id string, cmd Command) (*CommandRes
 	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
 		return nil, fail(InvalidArgument, "", "timeout and output limit must not be negative")
 	}
-	b, done, err := m.use(ctx, id)
+	ctx, b, done, err := m.useWithin(ctx, id, cmd.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +134,8 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.manifest.Runtime == "" {
 		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
 	}
+	ctx, stop := b.within(ctx, timeout)
+	defer stop()
 	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
 		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
 	})
@@ -224,6 +240,9 @@ func (b *box) guestError(err error, format string, args ...any) error {
 	if lost {
 		return &Error{Code: SandboxDead, Message: "sandbox " + b.id + " does not answer", Err: err,
 			Hint: "kill it and fork another one"}
+	}
+	if errors.Is(err, cell.ErrSilent) {
+		return wrap(err, "sandbox %s, "+format, append([]any{b.id}, args...)...)
 	}
 	return wrap(err, format, args...)
 }

@@ -2,9 +2,12 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/cell"
 )
 
 // askTime bounds how long a guest may take to say whether something runs in it.
@@ -88,13 +91,17 @@ func (m *Manager) over(b *box) (reason string, end func()) {
 }
 
 // works reports whether a process that was started to live on its own runs in a
-// sandbox: that nobody listens to it does not mean that nobody wants what it does.
+// sandbox: that nobody listens to it does not mean that nobody wants what it does. Of one
+// whose cell does not answer nobody knows that it does not.
 func (m *Manager) works(b *box) bool {
 	if !b.isAwake() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
+	if errors.Is(b.machine.Cell().Answers(ctx), cell.ErrSilent) {
+		return true
+	}
 	processes, err := b.agent.Processes(ctx)
 	if err != nil {
 		return false

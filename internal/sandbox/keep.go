@@ -141,7 +141,9 @@ func (m *Manager) save(ctx context.Context, b *box, name, parent string, k kept,
 			m.letGo(held)
 		}
 	}()
-	b.machine.Pause()
+	if err := b.machine.Suspend(ctx); err != nil {
+		return k, b.branchError(err)
+	}
 	if c.frozen, err = b.machine.Freeze(ctx); err != nil {
 		return k, b.branchError(err)
 	}

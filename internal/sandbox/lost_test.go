@@ -49,7 +49,7 @@ func editRecord(path, field string, value any) error {
 // TestLostWhileNoDaemonWatched: whatever happened to a cell before a daemon comes, each of its
 // sandboxes is listed as ended with the true reason, and those of other cells go on.
 func TestLostWhileNoDaemonWatched(t *testing.T) {
-	m := openApart(t)
+	m := openApart(t, true)
 	bare(t, m, "x", "")
 	cells := filepath.Join(m.opts.Home, "cells")
 	record := func(b *box) string { return filepath.Join(cells, b.machine.Cell().Name+".json") }

@@ -88,7 +88,6 @@ type Manager struct {
 	images   sync.RWMutex // held for reading while an image is in use
 
 	admission admission
-	figures   figures
 	spent     averages // what children had when they ended
 
 	mu       sync.Mutex
@@ -346,6 +345,9 @@ func badTag(tag string) error {
 }
 
 // wrap turns an error of the host into an Error, recognising a full disk.
+// silentHint is what there is to do about a cell that does not answer.
+const silentHint = "if it was stopped, `kill -CONT` has it go on, and it may do then what it was asked for; `forkd kill` gives the sandbox up"
+
 func wrap(err error, format string, args ...any) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -355,6 +357,8 @@ func wrap(err error, format string, args ...any) *Error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return &Error{Code: NoSpace, Message: message, Err: err, Hint: "free some disk space, or set FORKD_HOME to another disk"}
+	case errors.Is(err, cell.ErrSilent):
+		return &Error{Code: Timeout, Message: message, Err: err, Hint: silentHint}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &Error{Code: Timeout, Message: message, Err: err}
 	case errors.Is(err, context.Canceled):

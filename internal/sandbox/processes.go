@@ -28,7 +28,7 @@ func (m *Manager) StartProcess(ctx context.Context, id string, spec ProcessSpec)
 	case spec.TTY != nil && (spec.TTY.Cols == 0 || spec.TTY.Rows == 0):
 		return nil, noTerminal()
 	}
-	b, done, err := m.use(ctx, id)
+	ctx, b, done, err := m.useWithin(ctx, id, spec.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,8 @@ func (m *Manager) RunCode(ctx context.Context, id string, spec RunSpec, event fu
 	if b.state() != Running {
 		return nil, b.dead()
 	}
+	ctx, stop := b.within(ctx, spec.Timeout)
+	defer stop()
 	req := agent.RunRequest{
 		Context: spec.Context, Language: spec.Language, Code: spec.Code, Env: environ(over(b.env, spec.Env)),
 		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout,

@@ -37,7 +37,7 @@ func (m *Manager) noSandbox(id string) *Error {
 
 // Sandboxes lists the sandboxes, paused ones too, oldest first.
 func (m *Manager) Sandboxes() []Info {
-	m.refreshAll()
+	m.cells.Refresh()
 	// In this order: what is paused in between is in both.
 	m.mu.Lock()
 	boxes := maps.Clone(m.boxes)

@@ -59,6 +59,25 @@ func TestBranchOfASilentGuest(t *testing.T) {
 	wantCode(t, "one that was killed meanwhile", err, SandboxDead, reasonKilled)
 }
 
+// A guest that does not end a command at its time limit is not waited for without end.
+func TestTimeLimitInASilentGuest(t *testing.T) {
+	before := stuckTime
+	stuckTime = 50 * time.Millisecond
+	defer func() { stuckTime = before }()
+	m := openBare(t, t.TempDir())
+	bare(t, m, "base", "")
+	b := forkBare(t, m, "base")
+	actor{wire.OpExec: func(in *wire.Reader, _ *wire.Writer) {
+		for err := error(nil); err == nil; { // it listens, and does not answer
+			_, _, err = in.Next()
+		}
+	}}.play(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := m.Exec(ctx, b.id, Command{Args: []string{"true"}, Timeout: time.Millisecond})
+	wantCode(t, "a command that it does not end", err, Timeout, "after a time limit")
+}
+
 // A guest that stands still and never says that it goes on holds nobody up but itself: it takes no
 // place among the branches that are being written from others, and is not waited for for ever.
 func TestBranchOfAGuestThatDoesNotGoOn(t *testing.T) {

@@ -80,7 +80,7 @@ func TestMuteCells(t *testing.T) {
 	before := recoverTime
 	recoverTime = 200 * time.Millisecond
 	defer func() { recoverTime = before }()
-	m := openApart(t)
+	m := openApart(t, true)
 	bare(t, m, "x", "")
 	boxes := make([]*box, 4)
 	for i := range boxes {

@@ -46,7 +46,8 @@ func (m *Manager) spawnAll(ctx context.Context, src *snapshot.Snapshot, births [
 	return boxes, errs
 }
 
-// spawnInto makes sandboxes in one cell.
+// spawnInto makes sandboxes in one cell, and in another if that turns out not to answer: what it makes
+// of them when it goes on is closed.
 func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births []birth, boxes []*box) ([]error, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -55,6 +56,19 @@ func (m *Manager) spawnInto(ctx context.Context, src *snapshot.Snapshot, births 
 	if err != nil {
 		return nil, err
 	}
+	errs, err := m.spawnIn(ctx, home, src, births, boxes)
+	if err != nil || !errors.Is(errs[0], cell.ErrSilent) || home.Answers(ctx) == nil {
+		return errs, err
+	}
+	another, err := m.cellFor(ctx, src)
+	if err != nil || another == home {
+		return errs, err
+	}
+	return m.spawnIn(ctx, another, src, births, boxes)
+}
+
+// spawnIn makes sandboxes in a cell.
+func (m *Manager) spawnIn(ctx context.Context, home *cell.Cell, src *snapshot.Snapshot, births []birth, boxes []*box) ([]error, error) {
 	common, err := json.Marshal(births[0].terms.note())
 	if err != nil {
 		return nil, err
@@ -173,7 +187,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 // enter gives the sandbox its machine, which was made of a snapshot.
 func (b *box) enter(v *cell.VM, snap *snapshot.Snapshot) {
 	b.machine, b.snap = v, snap.Retain()
-	b.agent = agent.NewClient(v.Open)
+	b.agent = agent.NewClient(v.Open).Watched(b.watch)
 	if man := snap.Manifest; man.Runtime != "" {
 		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	}

@@ -78,7 +78,7 @@ type Info struct {
 	SnapshotTag  string // it was forked from, or rolled back to
 	Engine       string
 	State        State
-	Reason       string // why it ended, or why it cannot be resumed
+	Reason       string // why it ended, cannot be resumed, or does not answer
 	CreatedAt    time.Time
 	ExpiresAt    time.Time // zero: never
 	Limits       Limits

@@ -120,7 +120,7 @@ export interface SandboxInfo extends Limits {
 	snapshotTag: string;
 	engine: string;
 	state: SandboxState;
-	/** Why it ended; of a paused one, why it cannot be resumed. */
+	/** Why it ended; of a paused one, why it cannot be resumed; of a running one, why it does not answer. */
 	reason?: string;
 	createdAtUnix: number;
 	expiresAt: string | null;
