@@ -16,7 +16,7 @@ import (
 const lateTime = 250 * time.Millisecond
 
 // silenceTime is after how long a cell does not answer that owes figures.
-const silenceTime = 2 * time.Second
+const silenceTime = 5 * time.Second
 
 // ErrSilent reports a cell that does not answer. One that the host has stopped may go on later.
 var ErrSilent = errors.New("the process that it lives in does not answer")
