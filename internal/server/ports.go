@@ -122,7 +122,7 @@ type chunked struct {
 }
 
 func newChunked(conn net.Conn) *chunked {
-	out := bufio.NewWriter(conn)
+	out := bufio.NewWriterSize(conn, 33<<10) // what io.Copy writes at once, and a little more
 	return &chunked{conn, httputil.NewChunkedWriter(out), out}
 }
 
