@@ -234,12 +234,12 @@ func (x *copying) read(ctx context.Context, from string, size int64, to io.Write
 }
 
 // brokeOff explains why a file came to an end after n bytes if the error is no more than that it
-// did: whoever asks again is told what has become of the sandbox.
+// did: whoever asks for a sign of life is told what has become of the sandbox.
 func (x *copying) brokeOff(ctx context.Context, err error, from string, n int64) error {
 	if lost := new(client.LostError); !errors.As(err, &lost) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	if _, why := x.c.StatFile(ctx, x.box, from); why != nil {
+	if _, why := x.c.Ping(ctx, x.box); why != nil {
 		return why
 	}
 	return fmt.Errorf("%s:%s broke off after %d bytes", x.box, from, n)

@@ -130,8 +130,8 @@ func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string,
 		wg.Go(func() {
 			err := pass(ctx, c, id, f.Remote, conn)
 			if errors.Is(err, client.ErrReset) {
-				if _, gone := c.Sandbox(ctx, id); gone != nil {
-					err = gone
+				if _, why := c.Ping(ctx, id); why != nil { // it is the sandbox that ended, or was paused
+					err = why
 				}
 			}
 			switch {
