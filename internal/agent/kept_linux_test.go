@@ -290,6 +290,7 @@ func TestKeptProcessMistakes(t *testing.T) {
 		"limit":          {wire.ExecRequest{Argv: wire.Names("true"), StdoutLimit: 1}, wire.CodeBadRequest},
 		"long tag":       {wire.ExecRequest{Argv: wire.Names("true"), Tag: strings.Repeat("x", 257)}, wire.CodeBadRequest},
 		"empty terminal": {wire.ExecRequest{Argv: wire.Names("true"), TTY: &wire.TTY{Cols: 80}}, wire.CodeBadRequest},
+		"taken tag":      {wire.ExecRequest{Argv: wire.Names("true"), Tag: "a"}, wire.CodeExists},
 		"no program":     {wire.ExecRequest{Argv: wire.Names("no-such-binary")}, wire.CodeNotFound},
 	} {
 		_, err := f.StartProcess(t.Context(), tc.req)
@@ -316,13 +317,35 @@ func TestKeptProcessMistakes(t *testing.T) {
 		}
 	}
 	// Of several with a tag it is the youngest; by number it is the one.
-	young := f.keep(t, wire.ExecRequest{Argv: wire.Names("sleep", "300"), Tag: "a"})
+	young := f.keep(t, wire.ExecRequest{Argv: wire.Names("sleep", "300"), Tag: "a", TagShared: true})
 	if a := f.attach(t, wire.ProcessRef{Tag: "a"}); a.Info.PID != young.Info.PID {
 		t.Errorf("tag finds %+v", a.Info)
 	}
 	if a := f.attach(t, wire.ProcessRef{PID: plain.Info.PID, Tag: "other"}); a.Info.PID != plain.Info.PID {
 		t.Errorf("pid finds %+v", a.Info)
 	}
+}
+
+// A tag is free again when the last process that has it has ended, or none could be started.
+func TestTagsOfKeptProcesses(t *testing.T) {
+	f := newGuest(t)
+	req := wire.ExecRequest{Argv: wire.Names("no-such-binary"), Tag: "a"}
+	_, err := f.StartProcess(t.Context(), req)
+	wantCode(t, err, wire.CodeNotFound)
+	req.Argv, req.TagShared = wire.Names("sleep", "300"), true
+	both := []*agent.Attachment{f.keep(t, req), f.keep(t, req)}
+	req.TagShared = false
+	for _, a := range both {
+		_, err := f.StartProcess(t.Context(), req)
+		wantCode(t, err, wire.CodeExists)
+		if err = f.SignalProcess(t.Context(), ref(a), 9); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = a.Recv()
+		}
+	}
+	f.keep(t, req)
 }
 
 // The memory of ended processes has a limit.

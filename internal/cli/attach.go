@@ -16,8 +16,9 @@ type attachOptions struct {
 func newAttach(f *factory) *cobra.Command {
 	o := &attachOptions{f: f}
 	cmd := &cobra.Command{
-		Use:   "attach [flags] {PID | NAME}",
-		Short: "Listen to a process that lives on its own",
+		Use:        "attach [flags] {PID | NAME}",
+		SuggestFor: []string{"logs"},
+		Short:      "Listen to a process that lives on its own",
 		Long: `Listen to a process of a sandbox that "exec --detach" or "exec --tty" has started, from
 now on and until it ends. The exit status is its own. Of one that has a terminal, this
 one becomes its screen and keyboard, if it is one; Ctrl-] leaves it. One that reads

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -237,6 +238,20 @@ func lostHint(e *client.LostError) string {
 	return "see why in the daemon's log"
 }
 
+// suggestion returns the command that other tools call by a name, or else one that is called
+// nearly so, or nothing.
+func suggestion(root *cobra.Command, name string) string {
+	for _, cmd := range root.Commands() {
+		if slices.Contains(cmd.SuggestFor, name) {
+			return cmd.Name()
+		}
+	}
+	if near := root.SuggestionsFor(name); len(near) > 0 {
+		return near[0]
+	}
+	return ""
+}
+
 func newRoot(f *factory) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "forkd",
@@ -252,14 +267,16 @@ Begin with "forkd quickstart".`,
 				return nil
 			}
 			hint := "see `forkd --help`"
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = fmt.Sprintf("did you mean `forkd %s`?", near[0])
+			if near := suggestion(cmd, args[0]); near != "" {
+				hint = fmt.Sprintf("did you mean `forkd %s`?", near)
 			}
 			return &usageError{msg: fmt.Sprintf("unknown command %q", args[0]), hint: hint}
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
+	root.Version = f.app.Version
+	root.SetVersionTemplate("forkd {{.Version}}\n")
 	root.SetIn(f.io.In)
 	root.SetOut(f.io.Out)
 	root.SetErr(f.io.Err)

@@ -31,7 +31,8 @@ func newCp(f *factory) *cobra.Command {
 		Long: `Copy a file, or a directory with all that is in it. One of the two is ID:PATH, an absolute
 path in a sandbox, the other is a path here, or - for standard input or output. If
 DESTINATION is a directory the copy goes into it, under its own name; of a directory that is
-given as NAME/. only what is in it. A local path with a colon is written ./a:b.
+given as NAME/. only what is in it. Otherwise it is the name of the copy, in a directory that
+exists. A local path with a colon is written ./a:b.
 
 Files keep their permissions and belong to whom they are written by: in a sandbox to root.
 Symbolic links in a directory are copied as such. Pipes, sockets and devices are not; that
@@ -120,12 +121,15 @@ func (x *copying) out(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if s, err := os.Stat(to); err == nil && s.IsDir() && !isContents(from) {
+	s, err := os.Stat(to)
+	if into := err == nil && s.IsDir(); into && !isContents(from) {
 		name := path.Base(from)
 		if !fs.ValidPath(name) || name == "." {
 			return &usageError{msg: fmt.Sprintf("%s has no name of its own", from), hint: "name a destination that does not exist"}
 		}
 		to = filepath.Join(to, name)
+	} else if !into && strings.HasSuffix(to, "/") && info.Type != api.FileInfoTypeDir {
+		return &hinted{fmt.Errorf("%s: no such directory", to), "make it first"}
 	}
 	switch info.Type {
 	case api.FileInfoTypeDir:
@@ -147,7 +151,7 @@ func (x *copying) out(ctx context.Context, from, to string) error {
 
 // file copies a file of the sandbox, or what a symbolic link leads to, to a path here, which
 // has the whole of it or stays as it is. A device or a pipe is written to.
-func (x *copying) file(ctx context.Context, from string, info client.FileInfo, to string) (err error) {
+func (x *copying) file(ctx context.Context, from string, info client.FileInfo, to string) error {
 	if s, err := os.Stat(to); err == nil && !s.Mode().IsRegular() {
 		file, err := os.OpenFile(to, os.O_WRONLY, 0)
 		if err != nil {
@@ -159,20 +163,15 @@ func (x *copying) file(ctx context.Context, from string, info client.FileInfo, t
 	if info.Type == api.FileInfoTypeSymlink {
 		mode, info.Size = 0o644, 0
 	}
-	part, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*")
+	part, err := newPart(to)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(part.Name())
-		}
-	}()
-	err = x.read(ctx, from, info.Size, part)
-	if err = errors.Join(err, part.Chmod(mode), part.Close()); err != nil {
+	if err := x.read(ctx, from, info.Size, part); err != nil {
+		part.discard()
 		return err
 	}
-	return os.Rename(part.Name(), to)
+	return part.commit(mode)
 }
 
 // tree copies what is in a directory of the sandbox into one below root. The guest says what
@@ -226,113 +225,24 @@ func (x *copying) entry(ctx context.Context, from string, e client.FileInfo, roo
 func (x *copying) read(ctx context.Context, from string, size int64, to io.Writer) error {
 	body, err := x.c.ReadFile(ctx, x.box, from)
 	if err != nil {
-		return err
+		return x.brokeOff(ctx, err, from, 0)
 	}
 	defer body.Close()
 	n, err := io.Copy(to, x.reader(body, from, size))
 	x.bytes += n
-	return err
+	return x.brokeOff(ctx, err, from, n)
 }
 
-// in copies what is at a path here.
-func (x *copying) in(ctx context.Context, from, to string) error {
-	if from == standard {
-		return x.write(ctx, x.io.In, "standard input", 0, to, 0o644)
-	}
-	s, err := os.Stat(from)
-	if err != nil {
+// brokeOff explains why a file came to an end after n bytes if the error is no more than that it
+// did: whoever asks for a sign of life is told what has become of the sandbox.
+func (x *copying) brokeOff(ctx context.Context, err error, from string, n int64) error {
+	if lost := new(client.LostError); !errors.As(err, &lost) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	if into, err := x.isDir(ctx, to); err != nil {
-		return err
-	} else if into && !isContents(from) {
-		whole, err := filepath.Abs(from)
-		if err != nil {
-			return err
-		}
-		to = path.Join(to, filepath.Base(whole))
+	if _, why := x.c.Ping(ctx, x.box); why != nil {
+		return why
 	}
-	if !s.IsDir() {
-		return x.send(ctx, from, s, to)
-	}
-	if from, err = filepath.EvalSymlinks(from); err != nil {
-		return err
-	}
-	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		below, err := filepath.Rel(from, name)
-		if err != nil {
-			return err
-		}
-		at := path.Join(to, filepath.ToSlash(below))
-		switch {
-		case d.IsDir():
-			return x.c.MakeDir(ctx, x.box, at, true)
-		case d.Type() == fs.ModeSymlink:
-			return x.link(ctx, name, at)
-		}
-		s, err := d.Info()
-		if err != nil {
-			return err
-		}
-		return x.send(ctx, name, s, at)
-	})
-}
-
-// isDir reports whether a path in the sandbox is that of a directory, or of a link to one.
-func (x *copying) isDir(ctx context.Context, at string) (bool, error) {
-	info, err := x.c.StatFile(ctx, x.box, at)
-	switch {
-	case client.IsCode(err, api.ErrorCodeNotFound):
-		if _, boxErr := x.c.Sandbox(ctx, x.box); boxErr != nil {
-			return false, boxErr
-		}
-		return strings.HasSuffix(at, "/"), nil
-	case err != nil:
-		return false, err
-	case info.Type == api.FileInfoTypeSymlink:
-		_, err := x.c.ListFiles(ctx, x.box, at)
-		return err == nil, nil
-	}
-	return info.Type == api.FileInfoTypeDir, nil
-}
-
-// send copies a file from here.
-func (x *copying) send(ctx context.Context, from string, s fs.FileInfo, to string) error {
-	if !s.Mode().IsRegular() {
-		x.left = append(x.left, from)
-		return nil
-	}
-	file, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	return x.write(ctx, file, from, s.Size(), to, s.Mode().Perm())
-}
-
-// write makes a file in the sandbox.
-func (x *copying) write(ctx context.Context, r io.Reader, name string, size int64, to string, mode fs.FileMode) error {
-	body := x.reader(r, name, size)
-	err := x.c.WriteFile(ctx, x.box, to, body, client.WriteOptions{Mode: mode, Parents: true})
-	x.bytes += body.n
-	return err
-}
-
-// link makes a symbolic link in the sandbox like the one here.
-func (x *copying) link(ctx context.Context, from, to string) error {
-	target, err := os.Readlink(from)
-	if err != nil {
-		return err
-	}
-	x.files++
-	out, err := x.c.Exec(ctx, x.box, client.ExecRequest{Args: []string{"ln", "-sfn", "--", target, to}})
-	if err == nil && out.ExitCode != 0 {
-		err = fmt.Errorf("making the link %s: %s", to, strings.TrimSpace(out.Stderr))
-	}
-	return err
+	return fmt.Errorf("%s:%s broke off after %d bytes", x.box, from, n)
 }
 
 // permissions returns the permission bits of a file in a sandbox.

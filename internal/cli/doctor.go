@@ -218,7 +218,10 @@ func (o *doctorOptions) checkDaemon(ctx context.Context) finding {
 		f.Detail, f.Fix = err.Error(), hintOf(err)
 	case v.Version != o.f.app.Version:
 		f.Detail = fmt.Sprintf("version %s, but this is %s", v.Version, o.f.app.Version)
-		f.Fix = fmt.Sprintf("end it (kill %d); the next command starts the new one", v.PID)
+		f.Fix = "end it with `forkd stop --keep-sandboxes`; the next command starts the new one, which finds them"
+		if o.f.named() != "" {
+			f.Fix = "have it replaced by this version, or use that one"
+		}
 	default:
 		f.OK, f.Detail = true, fmt.Sprintf("version %s, process %d, %s", v.Version, v.PID, engine(v))
 	}

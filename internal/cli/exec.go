@@ -117,8 +117,9 @@ type execOptions struct {
 func newExec(f *factory) *cobra.Command {
 	o := &execOptions{f: f}
 	cmd := &cobra.Command{
-		Use:   "exec [flags] [--] COMMAND [ARG]...",
-		Short: "Run a command in a sandbox",
+		Use:        "exec [flags] [--] COMMAND [ARG]...",
+		SuggestFor: []string{"shell", "ssh", "sh"},
+		Short:      "Run a command in a sandbox",
 		Long: `Run a command in a sandbox. Output is passed on as it is produced, and the exit
 status is the command's own; see "forkd help exit-codes".
 

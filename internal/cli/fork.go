@@ -58,9 +58,10 @@ func (k *keepFlags) apply(req *client.ForkRequest) (err error) {
 func newFork(f *factory) *cobra.Command {
 	o := &forkOptions{f: f}
 	cmd := &cobra.Command{
-		Use:     "fork [--tag TAG | --from-sandbox ID] [flags]",
-		Aliases: []string{"spawn"},
-		Short:   "Fork sandboxes from a snapshot or from another sandbox",
+		Use:        "fork [--tag TAG | --from-sandbox ID] [flags]",
+		SuggestFor: []string{"create", "new", "start"},
+		Aliases:    []string{"spawn"},
+		Short:      "Fork sandboxes from a snapshot or from another sandbox",
 		Long: `Fork sandboxes from a snapshot. Or, with --from-sandbox, from a sandbox as it is now. If
 that runs it goes on running, if it is paused it stays so: its processes, the state of
 its interpreter and its files are in every child, and nothing that it does later shows

@@ -22,9 +22,10 @@ type killOptions struct {
 func newKill(f *factory) *cobra.Command {
 	o := &killOptions{f: f}
 	cmd := &cobra.Command{
-		Use:     "kill {ID... | --all | --tag TAG}",
-		Aliases: []string{"destroy"},
-		Short:   "End sandboxes",
+		Use:        "kill {ID... | --all | --tag TAG}",
+		SuggestFor: []string{"rm", "remove", "delete"},
+		Aliases:    []string{"destroy"},
+		Short:      "End sandboxes",
 		Long: `End sandboxes, running and paused ones, and print the ids of those that were ended. A workspace that runs is
 not ended: what it has done since it was last suspended would be lost. --all and --tag
 pass it over and say so; given by its id it is an error. "forkd workspace suspend"

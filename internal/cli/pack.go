@@ -2,12 +2,10 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -79,34 +77,25 @@ func (o *packOptions) print(tag string, n int64) error {
 	return err
 }
 
-// toFile writes beside and renames, so that there is never half a pack under the
+// toFile writes a part, so that there is never half a pack under the
 // name of a whole one.
 func (o *packOptions) toFile(ctx context.Context, c *client.Client, tag string, show *progress) (n int64, err error) {
 	if _, err := os.Lstat(o.out); err == nil && !o.force {
 		return 0, &hinted{fmt.Errorf("%s: %w", o.out, fs.ErrExist), "name another file with -o, or give --force"}
 	}
-	dir := filepath.Dir(o.out)
-	part, err := os.CreateTemp(dir, "."+filepath.Base(o.out)+".*")
+	part, err := newPart(o.out)
 	if err != nil {
-		var path *fs.PathError // which names a file that nobody has heard of
-		if errors.As(err, &path) {
-			err = path.Err
-		}
-		return 0, fmt.Errorf("writing into the directory %s: %w", dir, err)
+		return 0, err
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(part.Name())
-		}
-	}()
 	n, err = packTo(ctx, c, tag, part, show)
 	if err == nil {
 		err = part.Sync()
 	}
-	if err = errors.Join(err, part.Close()); err != nil {
+	if err != nil {
+		part.discard()
 		return 0, err
 	}
-	return n, os.Rename(part.Name(), o.out)
+	return n, part.commit(0o600)
 }
 
 // packTo copies a pack to w and returns its size. show may be nil.

@@ -28,8 +28,11 @@ func newPortForward(f *factory) *cobra.Command {
 		Use:   "port-forward ID [LOCAL:]REMOTE...",
 		Short: "Reach TCP ports of a sandbox from here",
 		Long: `Listen on ports here and pass connections on to ports of a sandbox, until Ctrl-C or until a
-connection comes and the sandbox is not there any more. Without a local port it is the same
-one; 0 is one that is free. What is printed once they can be used are the addresses here.`,
+connection fails because the sandbox is not there any more. Without a local port it is the same
+one; 0 is one that is free. What is printed once they can be used are the addresses here.
+
+A connection that the server in the sandbox resets, or that breaks otherwise, is reset here,
+too. Why connections fail is told once for each reason.`,
 		Example:           `  forkd port-forward sb0123456789ab 8080:80`,
 		Args:              atLeast(2, "sandbox id or port"),
 		ValidArgsFunction: first(f.boxes("running")),
@@ -113,22 +116,32 @@ func (o *forwardOptions) listen(pair string) (f forward, err error) {
 }
 
 // serve passes connections on until the listener is closed. If the sandbox turns out not to be
-// there any more it calls end with that.
+// there any more it calls end with that. Anything else is told once: the next connection may do
+// better, and a browser makes many.
 func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string, f forward, end func(error)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	var told sync.Map
 	for {
 		conn, err := f.listener.Accept()
 		if err != nil {
 			return errors.Join(context.Cause(ctx), ignoreClosed(err))
 		}
 		wg.Go(func() {
-			switch err := pass(ctx, c, id, f.Remote, conn); {
+			err := pass(ctx, c, id, f.Remote, conn)
+			if errors.Is(err, client.ErrReset) {
+				if _, why := c.Ping(ctx, id); why != nil { // it is the sandbox that ended, or was paused
+					err = why
+				}
+			}
+			switch {
 			case err == nil || ctx.Err() != nil:
 			case client.IsCode(err, api.ErrorCodeNotFound) || client.IsCode(err, api.ErrorCodeSandboxDead):
 				end(err)
-			default: // the next connection may do better
-				fmt.Fprintf(o.f.io.Err, "forkd: port %d: %v\n", f.Remote, err)
+			default:
+				if _, already := told.LoadOrStore(err.Error(), true); !already {
+					fmt.Fprintf(o.f.io.Err, "forkd: port %d: %v\n", f.Remote, err)
+				}
 			}
 		})
 	}
@@ -141,30 +154,43 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// pass carries one connection.
+// pass carries one connection. The client here finds it reset if it could not be made, or broke.
 func pass(ctx context.Context, c *client.Client, id string, port int, conn net.Conn) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(ctx, func() { conn.Close() })
+	defer context.AfterFunc(ctx, func() { reset(conn) })()
 	remote, err := c.DialPort(ctx, id, port)
 	if err != nil {
+		reset(conn)
 		return err
 	}
 	defer remote.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() { carry(remote, conn) })
-	carry(conn, remote)
+	err = carry(conn, remote)
 	wg.Wait()
-	return nil
+	return err
 }
 
 // carry copies one direction and passes its end on. A connection that cannot be
-// closed for writing alone ends with it.
-func carry(to io.WriteCloser, from io.Reader) {
+// closed for writing alone ends with it. The error is that of the sandbox's side.
+func carry(to io.WriteCloser, from io.Reader) error {
 	_, err := io.Copy(to, from)
-	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
-		return
+	if errors.Is(err, client.ErrReset) {
+		reset(to)
+		return client.ErrReset // without the addresses here, which are others each time
 	}
-	to.Close()
+	if half, ok := to.(interface{ CloseWrite() error }); !ok || err != nil || half.CloseWrite() != nil {
+		to.Close()
+	}
+	return nil
+}
+
+// reset closes a connection such that its other side takes it for broken, not for ended.
+func reset(conn io.Closer) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0) // a connection that is gone needs no more
+	}
+	conn.Close()
 }

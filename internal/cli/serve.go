@@ -45,8 +45,9 @@ type serveOptions struct {
 func newServe(f *factory) *cobra.Command {
 	o := &serveOptions{f: f}
 	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Run the daemon",
+		Use:        "serve",
+		SuggestFor: []string{"daemon"},
+		Short:      "Run the daemon",
 		Long: `Run the daemon in the foreground. It serves REST on a TCP address and on the Unix
 socket forkd.sock in its home (FORKD_HOME). Other commands start it by themselves.
 

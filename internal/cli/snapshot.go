@@ -34,8 +34,9 @@ type snapshotOptions struct {
 func newSnapshot(f *factory) *cobra.Command {
 	o := &snapshotOptions{f: f}
 	cmd := &cobra.Command{
-		Use:   "snapshot {--tag TAG [flags] | --from-sandbox ID [--mode MODE]}",
-		Short: "Make a snapshot of a new machine, or of a running sandbox",
+		Use:        "snapshot {--tag TAG [flags] | --from-sandbox ID [--mode MODE]}",
+		SuggestFor: []string{"branch", "commit", "build"},
+		Short:      "Make a snapshot of a new machine, or of a running sandbox",
 		Long: `Boot a machine, warm its runtime and freeze it as a snapshot. Or, with
 --from-sandbox, branch a running sandbox, which goes on running.
 

@@ -19,8 +19,9 @@ type statsOptions struct {
 func newStats(f *factory) *cobra.Command {
 	o := &statsOptions{f: f}
 	cmd := &cobra.Command{
-		Use:   "stats [ID...]",
-		Short: "Show what sandboxes use",
+		Use:        "stats [ID...]",
+		SuggestFor: []string{"top"},
+		Short:      "Show what sandboxes use",
 		Long: `Show what sandboxes use, all that run if none is named: the CPU in percent of one vCPU,
 averaged since somebody asked last; memory and disk as the guest sees them; and the
 memory of this host that only the sandbox has.`,

@@ -53,6 +53,7 @@ func TestCommandLine(t *testing.T) {
 		"not found": {in("no-such-binary"), "", result{"", "no-such-binary", 127}},
 		"timeout":   {in("--timeout", "0.5s", "sh", "-c", "echo begun; sleep 1000"), "", result{"begun\n", "forkd: error: the command took longer", 124}},
 		"settings":  {in("-e", "A=b c", "-w", "/usr", "-u", "nobody", "sh", "-c", `echo "$A" $PWD; id -un`), "", result{"b c /usr\nnobody\n", "", 0}},
+		"no node":   {[]string{"run-code", "--child", id, "-l", "javascript", "1"}, "", result{"", "runs javascript\nforkd: hint: make a snapshot with the package nodejs\n", 1}},
 		"no child":  {[]string{"exec", "--child", "sb-none", "true"}, "", result{"", "forkd: hint: `forkd ls`", 125}},
 		"value":     {[]string{"eval", "--child", id, "6*7"}, "", result{"42\n", "", 0}},
 		"statement": {[]string{"eval", "--child", id, "x = 5; print('hi')"}, "", result{"hi\n", "", 0}},

@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // forkd cp takes a directory into a sandbox and out of another one that was forked from it.
@@ -55,6 +59,17 @@ func TestCopyOfADirectory(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", name, is, err, was.Mode())
 		}
 	}
+	// To where there is no directory, and from a sandbox that ends meanwhile.
+	out, err = forkd(d.home, "cp", from, id+":/nowhere/tree").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "there is no directory /nowhere in sandbox "+id) {
+		t.Errorf("to where there is no directory: %v\n%s", err, out)
+	}
+	killed := d.fork(t, 1)[0]
+	d.sh(t, killed, "truncate -s 1G /root/large")
+	out, err = killDuringCopy(t, d, killed, "/root/large", t.TempDir())
+	if err == nil || !strings.Contains(string(out), "any more: it was killed") {
+		t.Errorf("from a sandbox that is killed: %v\n%s", err, out)
+	}
 	// Into a disk without room.
 	d.sh(t, id, "mkdir /mnt/small && mount -t tmpfs -o size=1m none /mnt/small")
 	out, err = forkd(d.home, "cp", filepath.Join(from, "large"), id+":/mnt/small/").CombinedOutput()
@@ -64,4 +79,34 @@ func TestCopyOfADirectory(t *testing.T) {
 	if got := d.sh(t, id, "ls -A /mnt/small"); got != "" {
 		t.Errorf("half a file is left: %q", got)
 	}
+}
+
+// killDuringCopy kills a sandbox when the first bytes of a file have come out of it.
+func killDuringCopy(t *testing.T, d *daemon, id, from, to string) ([]byte, error) {
+	t.Helper()
+	pipe := filepath.Join(to, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := forkd(d.home, "cp", id+":"+from, pipe)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	file, err := os.Open(pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Kill(limited(t, patience), id); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, file) // until the command has ended
+	err = cmd.Wait()
+	return said.Bytes(), err
 }

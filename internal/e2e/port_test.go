@@ -81,9 +81,14 @@ func TestHTTPPorts(t *testing.T) {
 	id := d.forkWith(t, client.ForkRequest{SnapshotTag: tag, AutoResume: true})[0]
 	d.sh(t, id, "mkdir /srv/www; echo hello > /srv/www/index.html")
 	d.server(t, id, `
-import http.server, os
+import http.server, os, socket, struct
 os.chdir("/srv/www")
-http.server.ThreadingHTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler).serve_forever()
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def do_POST(self):
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\nhalf a wo")
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(self.connection.detach())
+http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 `, 8000)
 	local := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var dialer net.Dialer
@@ -111,6 +116,14 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPReque
 	}
 	if status, _ := get("8000/nothing"); status != 404 {
 		t.Errorf("status %d", status)
+	}
+	resp, err := local.Post("http://localhost/v1/sandboxes/"+id+"/ports/8000/", "", nil)
+	if err == nil { // or not even the header got through
+		defer resp.Body.Close()
+		_, err = io.ReadAll(resp.Body)
+	}
+	if err == nil {
+		t.Error("an answer that was cut short looks whole")
 	}
 	if status, text := get("8001/"); status != 502 || !strings.Contains(text, `"code":"port_closed"`) {
 		t.Errorf("%d %q", status, text)

@@ -94,6 +94,8 @@ func TestChildrenHaveTheProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		_, err = d.SpawnProcess(ctx, child, client.ProcessRequest{Args: []string{"true"}, Tag: "reader"})
+		wantCode(t, err, "already_exists", `"reader"`)
 		word := fmt.Sprintf("child%d", i)
 		d.type_(t, child, b, word+"\n")
 		expect(t, b, "got "+word+"\n")

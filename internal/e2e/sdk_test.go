@@ -59,12 +59,13 @@ func TestSDKConformance(t *testing.T) {
 	})
 }
 
-// The examples in the READMEs, each as a program of its own, and those in examples.
+// The examples in the READMEs, each as a program of its own, and those in examples. They leave nothing.
 func TestSDKExamples(t *testing.T) {
 	d := shared(t)
+	before := d.tags(t)
 	t.Run("python", func(t *testing.T) {
 		python := lookPath(t, "python3")
-		for i, example := range examples(t, pythonSDK, "python") {
+		for i, example := range append(examples(t, "../..", "python"), examples(t, pythonSDK, "python")...) {
 			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
 				runSDK(t, d, nil, python, "-c", example)
 			})
@@ -98,6 +99,22 @@ func TestSDKExamples(t *testing.T) {
 	if err != nil || len(boxes) != 0 {
 		t.Errorf("the examples left %v, %v", boxes, err)
 	}
+	if after := d.tags(t); !slices.Equal(after, before) {
+		t.Errorf("the examples left of snapshots %q; there were %q", after, before)
+	}
+}
+
+// tags returns the tags of the snapshots that there are.
+func (d *daemon) tags(t *testing.T) (tags []string) {
+	t.Helper()
+	snaps, err := d.Snapshots(limited(t, patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range snaps {
+		tags = append(tags, s.Tag)
+	}
+	return tags
 }
 
 // The TypeScript SDK's own tests, which need no daemon.
@@ -158,10 +175,10 @@ func caseNames(t *testing.T) (names []string) {
 	return names
 }
 
-// examples returns the blocks of a language in the README of an SDK.
-func examples(t *testing.T, sdk, language string) (blocks []string) {
+// examples returns the blocks of a language in the README in a directory.
+func examples(t *testing.T, dir, language string) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(sdk, "README.md"))
+	text, err := os.ReadFile(filepath.Join(dir, "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +186,7 @@ func examples(t *testing.T, sdk, language string) (blocks []string) {
 		blocks = append(blocks, string(match[1]))
 	}
 	if len(blocks) == 0 {
-		t.Fatalf("the README of %s has no examples", sdk)
+		t.Fatalf("the README in %s has no examples", dir)
 	}
 	return blocks
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -157,18 +158,24 @@ func TestTerminalOfACommandLine(t *testing.T) {
 	}
 }
 
-// A port here leads to one in a sandbox.
+// A port here leads to one in a sandbox. What breaks there breaks here, and why is told once.
 func TestPortForward(t *testing.T) {
 	d := shared(t)
 	id := d.fork(t, 1)[0]
 	d.server(t, id, `
 import socket
 s = socket.create_server(("127.0.0.1", 9000))
+import struct
+kept = []
 while True:
     c, _ = s.accept()
-    c.sendall(c.recv(100).upper()); c.close()
+    line = c.recv(100)
+    c.sendall(line.upper())
+    if line == b"break": c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if line == b"keep": kept.append(c)
+    else: c.close()
 `, 9000)
-	cmd := forkd(d.home, "port-forward", id, "0:9000")
+	cmd := forkd(d.home, "port-forward", id, "0:9000", "0:9001")
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
@@ -179,33 +186,49 @@ while True:
 		t.Fatal(err)
 	}
 	defer cmd.Process.Kill()
-	line := make([]byte, 100)
-	n, err := out.Read(line)
+	var addr, closed string
+	if _, err := fmt.Fscanf(out, "%s -> 9000\n%s -> 9001\n", &addr, &closed); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if got, err := ask(t, addr, "hello"); got != "HELLO" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		if got, err := ask(t, addr, "break"); !strings.HasPrefix("BREAK", got) || !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection that is reset says %q, %v", got, err)
+		}
+		if got, err := ask(t, closed, "hello"); got != "" || !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a closed port says %q, %v", got, err)
+		}
+	}
+	kept, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, _, ok := strings.Cut(string(line[:n]), " -> 9000\n")
-	if !ok {
-		t.Fatalf("it says %q", line[:n])
-	}
-	for range 3 {
-		if got := ask(t, addr, "hello"); got != "HELLO" {
-			t.Errorf("%q", got)
-		}
+	defer kept.Close()
+	kept.SetDeadline(time.Now().Add(patience))
+	io.WriteString(kept, "keep")
+	if _, err := io.ReadFull(kept, make([]byte, len("KEEP"))); err != nil {
+		t.Fatal(err)
 	}
 	if err := d.Kill(limited(t, patience), id); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(t, addr, "hello"); got != "" {
-		t.Errorf("a sandbox that is gone says %q", got)
+	if _, err := kept.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a connection to a sandbox that was killed ends with %v", err)
 	}
 	if err := cmd.Wait(); err == nil || err.Error() != "exit status 1" || !strings.Contains(said.String(), "any more: it was killed") {
 		t.Errorf("after that it ends with %v, and says %q", err, said.String())
 	}
+	for _, once := range []string{"broke a connection", "nothing listens on port 9001"} {
+		if strings.Count(said.String(), once) != 1 {
+			t.Errorf("%q is not told once: %q", once, said.String())
+		}
+	}
 }
 
-// ask sends a line to an address and returns all that comes back.
-func ask(t *testing.T, addr, line string) string {
+// ask sends a line to an address and returns all that comes back, and how that ends.
+func ask(t *testing.T, addr, line string) (string, error) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -214,6 +237,6 @@ func ask(t *testing.T, addr, line string) string {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(patience))
 	io.WriteString(conn, line)
-	got, _ := io.ReadAll(conn)
-	return string(got)
+	got, err := io.ReadAll(conn)
+	return string(got), err
 }

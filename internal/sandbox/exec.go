@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -222,7 +223,7 @@ func (b *box) guestError(err error, format string, args ...any) error {
 			code = Internal
 		}
 		hint := b.atLimit(e.Code)
-		if e.Code == wire.CodeNoInterpreter && e.Detail != "" {
+		if e.Code == wire.CodeNoInterpreter && e.Detail != "" && !strings.Contains(e.Message, e.Detail) { // as guests used to say
 			hint = "make a snapshot with the package " + e.Detail
 		}
 		return fail(code, hint, "%s", e.Message)

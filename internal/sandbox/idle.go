@@ -17,6 +17,9 @@ const askTime = 10 * time.Second
 type idling struct {
 	users int       // commands, evaluations, attachments, watches and connections under way
 	last  time.Time // when the last of them ended; at first, when its machine was made
+
+	told     time.Time // until when its cell takes it to be used
+	renewing bool      // it is looked at then whether it still is
 }
 
 // using notes that somebody uses a sandbox until end is called, which may be more
@@ -36,14 +39,76 @@ func (m *Manager) using(b *box) (end func(), ok bool) {
 // is about to leave.
 func (m *Manager) count(b *box, users int) bool {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if users > 0 && b.leaving != nil {
+		b.mu.Unlock()
 		return false
 	}
 	b.idling.users += users
 	b.idling.last = time.Now()
 	m.arm(b)
+	tell := b.lease()
+	b.mu.Unlock()
+	if tell {
+		b.notes.soon(b)
+	}
 	return true
+}
+
+// A later daemon is to know when a sandbox was used last, and its cell is not to be told of each
+// use. So it is told ahead, for a sixteenth of the idle lifetime or a second: what it is told is
+// never too early, and too late by no more than that.
+const (
+	leaseShare = 16
+	leaseLeast = time.Second
+)
+
+// lease reports whether a sandbox's cell has to be told that it is used. The caller holds b.mu.
+func (b *box) lease() (tell bool) {
+	i, now := &b.idling, time.Now()
+	if tell = !now.Before(i.told); tell {
+		i.told = now.Add(max(b.limits.Idle/leaseShare, leaseLeast))
+	}
+	if i.users > 0 && !i.renewing {
+		i.renewing = true
+		time.AfterFunc(i.told.Sub(now), b.renew)
+	}
+	return tell
+}
+
+// renew has the cell of a sandbox that is still used be told so.
+func (b *box) renew() {
+	b.mu.Lock()
+	b.idling.renewing = false
+	tell := b.idling.users > 0 && !b.over && b.lease()
+	b.mu.Unlock()
+	if tell {
+		b.notes.soon(b)
+	}
+}
+
+// usedUntil returns when the sandbox was used last as its cell is to know it; zero if it has no
+// idle lifetime. The caller holds b.mu.
+func (b *box) usedUntil() time.Time {
+	if b.limits.Idle == 0 {
+		return time.Time{}
+	}
+	if b.idling.told.After(b.idling.last) {
+		return b.idling.told
+	}
+	return b.idling.last
+}
+
+// foundIdle is how idle a sandbox is that an earlier daemon has left, which has noted used. It is
+// left the time that it may take until the guest can be asked whether something runs in it.
+func foundIdle(used time.Time, idle time.Duration) idling {
+	now := time.Now()
+	if least := now.Add(2*releaseTime - idle); used.Before(least) && !used.IsZero() {
+		used = least
+	}
+	if used.IsZero() || used.After(now) { // it did not say, or said it ahead
+		used = now
+	}
+	return idling{last: used}
 }
 
 // deadline returns when a sandbox's life is over, and why; zero is never. The caller

@@ -35,7 +35,7 @@ func (m *Manager) StartProcess(ctx context.Context, id string, spec ProcessSpec)
 	a, err := b.agent.StartProcess(ctx, spec.request(b.env))
 	if err != nil {
 		done()
-		return nil, b.guestError(err, "starting %q", spec.Args[0])
+		return nil, hinted(b.guestError(err, "starting %q", spec.Args[0]), AlreadyExists, "choose another name, or end that one with `forkd signal`")
 	}
 	p := process(a.Info)
 	p.Env = spec.Env // without the sandbox's
@@ -50,7 +50,7 @@ func (s *ProcessSpec) request(env map[string]string) wire.ExecRequest {
 	command := Command{Args: s.Args, Env: over(env, s.Env), Cwd: s.Cwd, User: s.User, Timeout: s.Timeout}
 	req := command.request()
 	req.StdoutLimit, req.StderrLimit = 0, 0
-	req.Tag, req.Stdin = s.Tag, s.Stdin
+	req.Tag, req.TagShared, req.Stdin = s.Tag, s.Shared, s.Stdin
 	if s.TTY != nil {
 		req.TTY = &wire.TTY{Cols: s.TTY.Cols, Rows: s.TTY.Rows}
 	}
@@ -67,7 +67,7 @@ func (m *Manager) AttachProcess(ctx context.Context, id string, ref ProcessRef) 
 	a, err := b.agent.AttachProcess(ctx, wire.ProcessRef(ref))
 	if err != nil {
 		done()
-		return nil, b.guestError(err, "attaching to a process")
+		return nil, b.processError(err, "attaching to a process")
 	}
 	return &attachment{b, a, process(a.Info), done}, nil
 }
@@ -138,9 +138,22 @@ func (m *Manager) process(ctx context.Context, id, what string, do func(*box) er
 	}
 	defer done()
 	if err := do(b); err != nil {
-		return b.guestError(err, "%s", what)
+		return b.processError(err, what)
 	}
 	return nil
+}
+
+// processError is guestError with what to do about a process that is not there.
+func (b *box) processError(err error, what string) error {
+	return hinted(b.guestError(err, "%s", what), NotFound, "`forkd ps -c "+b.id+"` lists its processes")
+}
+
+// hinted adds a hint to an error with that code that has none.
+func hinted(err error, code Code, hint string) error {
+	if e, ok := errors.AsType[*Error](err); ok && e.Code == code && e.Hint == "" {
+		e.Hint = hint
+	}
+	return err
 }
 
 func process(in wire.ProcessInfo) Process {

@@ -13,7 +13,8 @@ type ProcessSpec struct {
 	Env     map[string]string // over the sandbox's
 	Cwd     string            // default: the user's home
 	User    string            // name or uid[:gid]; default root
-	Tag     string            // to find it by, up to 256 bytes; may be empty, and need not be unique
+	Tag     string            // to find it by, up to 256 bytes; may be empty
+	Shared  bool              // others that run may have the tag; without, that is AlreadyExists
 	TTY     *TTY              // give it a terminal, with stdout and stderr in one stream
 	Stdin   bool              // it will be written to; without, it reads the end at once
 	Timeout time.Duration     // after which it is killed with all it started; zero: none

@@ -56,6 +56,7 @@ type boxNote struct {
 	Expires    time.Time       `json:"expires,omitzero"`
 	LifetimeMS int64           `json:"lifetime_ms,omitempty"`
 	Front      json.RawMessage `json:"front,omitempty"`
+	Used       time.Time       `json:"used,omitzero"` // at the latest; if it has an idle lifetime
 }
 
 // check refuses what no forkd of this version writes.
@@ -84,6 +85,7 @@ func (b *box) noteNow() boxNote {
 	n := boxNote{
 		ID: b.id, Tag: b.tag, Source: b.source, Workspace: b.workspace, Names: b.names, Created: b.created, Restored: b.restored, Fleeting: b.fleeting,
 		Awake: b.isAwake() && b.wakeErr == nil, Expires: b.expires, LifetimeMS: b.lifetime.Milliseconds(), Front: b.front,
+		Used: b.usedUntil(),
 	}
 	if b.base != b.tag {
 		n.Base = b.base
@@ -260,7 +262,7 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot, lacks erro
 		return n.ID, nil
 	}
 	b := m.newBox(snap.Manifest, n.birth(t.terms()))
-	b.restored = n.Restored
+	b.restored, b.idling = n.Restored, foundIdle(n.Used, b.limits.Idle)
 	b.enter(v.VM, snap)
 	if v.Started() {
 		if err := v.Start(); err != nil {

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
@@ -76,8 +78,9 @@ func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request, id, number, p
 // OpenPort makes a bare connection to a port of a sandbox out of the client's.
 func (s *Server) OpenPort(w http.ResponseWriter, r *http.Request, id api.ID, port api.PortNumber) {
 	note(w, slog.Int("port", port))
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "tcp") {
-		s.fail(w, r, invalid("send the headers Connection: Upgrade and Upgrade: tcp", "this is no request for a connection"))
+	protocol := strings.ToLower(r.Header.Get("Upgrade"))
+	if protocol != "tcp" && protocol != "tcp-chunked" {
+		s.fail(w, r, invalid("send the headers Connection: Upgrade and Upgrade: tcp or tcp-chunked", "this is no request for a connection"))
 		return
 	}
 	guest, err := s.m.DialPort(r.Context(), id, port)
@@ -93,8 +96,11 @@ func (s *Server) OpenPort(w http.ResponseWriter, r *http.Request, id api.ID, por
 	}
 	defer host.Close()
 	host.SetDeadline(time.Time{})
-	if _, err := io.WriteString(host, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(host, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+protocol+"\r\n\r\n"); err != nil {
 		return
+	}
+	if protocol == "tcp-chunked" {
+		host = newChunked(host)
 	}
 	stop := context.AfterFunc(r.Context(), func() {
 		host.Close()
@@ -105,6 +111,32 @@ func (s *Server) OpenPort(w http.ResponseWriter, r *http.Request, id api.ID, por
 	// as the server takes the end of what the client sends for the end of the request.
 	early := io.LimitReader(buffered.Reader, int64(buffered.Reader.Buffered()))
 	join(host, io.MultiReader(early, host), guest)
+}
+
+// chunked is a connection in whose chunks (RFC 9112, 7.1) everything is written, the last of which tells an end from a
+// break. Unix sockets have no other way to do that.
+type chunked struct {
+	net.Conn
+	chunks io.Writer
+	out    *bufio.Writer // gathers a chunk
+}
+
+func newChunked(conn net.Conn) *chunked {
+	out := bufio.NewWriterSize(conn, 33<<10) // what io.Copy writes at once, and a little more
+	return &chunked{conn, httputil.NewChunkedWriter(out), out}
+}
+
+func (c *chunked) Write(b []byte) (int, error) {
+	n, err := c.chunks.Write(b)
+	return n, errors.Join(err, c.out.Flush())
+}
+
+func (c *chunked) CloseWrite() error {
+	_, err := io.WriteString(c.out, "0\r\n\r\n")
+	if err = errors.Join(err, c.out.Flush()); err != nil {
+		return err
+	}
+	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
 // join carries bytes between two connections until both directions have ended.

@@ -116,6 +116,55 @@ func TestOpenPort(t *testing.T) {
 	}
 }
 
+// Who asks for chunks can tell a server that ends from one that breaks its connection, and who does not has the bytes alone.
+func TestOpenPortThatBreaks(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(conn, "half a wo")
+			if line, _ := bufio.NewReader(conn).ReadString('\n'); line == "break\n" {
+				conn.(*net.TCPConn).SetLinger(0)
+			}
+			conn.Close()
+		}
+	}()
+	port := l.Addr().(*net.TCPAddr).Port
+	s := newSite(t, "")
+	id := s.fork(t)
+	for line, want := range map[string]error{"end\n": nil, "break\n": client.ErrReset} {
+		conn, err := s.c.DialPort(context.Background(), id, port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := make([]byte, len("half"))
+		if _, err := io.ReadFull(conn, first); err != nil {
+			t.Error(err)
+		}
+		io.WriteString(conn, line)
+		if got, err := io.ReadAll(conn); err != want || string(got) != " a wo" {
+			t.Errorf("%q: %q, %v", line, got, err)
+		}
+		conn.Close()
+	}
+	conn, err := net.Dial("tcp", s.tcp[len("http://"):])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /v1/sandboxes/%s/tcp/%d HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nend\n", id, port)
+	if got, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(got), "Upgrade: tcp\r\n\r\nhalf a wo") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // A watch tells of what happens after it was begun, and of its own end.
 func TestWatch(t *testing.T) {
 	s := newSite(t, "")

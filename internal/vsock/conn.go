@@ -380,6 +380,10 @@ func (c *Conn) peerReset() {
 
 func (c *Conn) peerShutdown(flags uint32) {
 	if flags&virtio.ShutdownSend != 0 {
+		if c.peerDeaf && !c.eof {
+			c.abandon(ErrReset) // who stops listening before it has said its last word was cut short
+			return
+		}
 		c.hearEnd()
 	}
 	if flags&virtio.ShutdownReceive != 0 {

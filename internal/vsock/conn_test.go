@@ -209,6 +209,23 @@ func TestGuestIsDeaf(t *testing.T) {
 	}
 }
 
+// A guest that first stops listening and then says no more has been cut short, as one that resets; see quiet.Conn.Relay.
+func TestGuestIsCutShort(t *testing.T) {
+	g := newGuest(t)
+	conn, p := g.connect(1 << 16)
+	p.send(virtio.OpData, "half a wo")
+	p.sendFlags(virtio.OpShutdown, virtio.ShutdownReceive, "")
+	p.sendFlags(virtio.OpShutdown, virtio.ShutdownSend|virtio.ShutdownReceive, "")
+	g.expect(virtio.OpReset)
+	if b, err := io.ReadAll(conn); string(b) != "half a wo" || !errors.Is(err, ErrReset) {
+		t.Errorf("read %q, %v", b, err)
+	}
+	_, p, r := g.relay(t, 1<<16)
+	p.sendFlags(virtio.OpShutdown, virtio.ShutdownReceive, "")
+	p.sendFlags(virtio.OpShutdown, virtio.ShutdownSend, "")
+	r.expect(t, "opened", "taken", "ended")
+}
+
 func TestGuestResets(t *testing.T) {
 	g := newGuest(t)
 	conn, p := g.connect(10)

@@ -546,6 +546,10 @@ type ClientInterface interface {
 	// The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer 101 the connection carries the bytes of
 	// both directions as they are; each direction ends by itself.
 	//
+	// With `Upgrade: tcp-chunked` the bytes from the sandbox come in chunks (RFC 9112, section 7.1, without extensions and
+	// trailers). The last chunk tells that the server has ended what it says; a connection that ends without one was reset,
+	// or its sandbox is gone.
+	//
 	// Corresponds with GET /v1/sandboxes/{id}/tcp/{port} (the `OpenPort` operationId).
 	OpenPort(ctx context.Context, id ID, port PortNumber, reqEditors ...RequestEditorFn) (*http.Response, error)
 
@@ -1745,6 +1749,10 @@ func (c *Client) RunCode(ctx context.Context, id ID, body RunCodeJSONRequestBody
 //
 // The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer 101 the connection carries the bytes of
 // both directions as they are; each direction ends by itself.
+//
+// With `Upgrade: tcp-chunked` the bytes from the sandbox come in chunks (RFC 9112, section 7.1, without extensions and
+// trailers). The last chunk tells that the server has ended what it says; a connection that ends without one was reset,
+// or its sandbox is gone.
 //
 // Corresponds with GET /v1/sandboxes/{id}/tcp/{port} (the `OpenPort` operationId).
 func (c *Client) OpenPort(ctx context.Context, id ID, port PortNumber, reqEditors ...RequestEditorFn) (*http.Response, error) {

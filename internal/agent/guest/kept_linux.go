@@ -22,7 +22,8 @@ const (
 type keeper struct {
 	mu      sync.Mutex // guards what follows
 	running map[int]*kept
-	ended   []*kept // the last one last
+	tags    map[string]int // of those that run or are being started: how many have it
+	ended   []*kept        // the last one last
 }
 
 // kept is a process that belongs to no connection. What it writes goes to all that are attached to it, and is dropped while
@@ -64,10 +65,14 @@ func (s *session) execKept(req wire.ExecRequest) error {
 	if err != nil {
 		return err
 	}
+	if err := s.keeper.claim(req.Tag, req.TagShared); err != nil {
+		return err
+	}
 	l := newListener(s.out)
 	l.mu.Lock()
 	k := &kept{execution: e, listeners: []*listener{l}}
 	if err := e.start(k, nil); err != nil {
+		s.keeper.release(req.Tag)
 		return err
 	}
 	k.info = wire.ProcessInfo{
@@ -179,6 +184,32 @@ func (k *kept) size() int {
 	return size
 }
 
+// claim takes a tag for a process that is about to be started.
+func (q *keeper) claim(tag string, shared bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if tag != "" && !shared && q.tags[tag] > 0 {
+		return wire.Errorf(wire.CodeExists, "tag", "a process with the name %q runs already", tag)
+	}
+	if q.tags == nil {
+		q.tags = make(map[string]int)
+	}
+	q.tags[tag]++
+	return nil
+}
+
+func (q *keeper) release(tag string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.releaseLocked(tag)
+}
+
+func (q *keeper) releaseLocked(tag string) {
+	if q.tags[tag]--; q.tags[tag] == 0 {
+		delete(q.tags, tag)
+	}
+}
+
 func (q *keeper) add(k *kept) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,6 +226,7 @@ func (q *keeper) bury(k *kept) {
 	if q.running[k.info.PID] == k { // the kernel may have given the number to another already
 		delete(q.running, k.info.PID)
 	}
+	q.releaseLocked(k.info.Tag)
 	q.ended = append(q.ended, k)
 	q.forget()
 }
@@ -255,9 +287,9 @@ func (q *keeper) alive(ref wire.ProcessRef) (*kept, error) {
 
 func noProcess(ref wire.ProcessRef, why string) error {
 	if ref.PID != 0 {
-		return wire.Errorf(wire.CodeNotFound, "process", "kept process %d %s", ref.PID, why)
+		return wire.Errorf(wire.CodeNotFound, "process", "the process %d %s", ref.PID, why)
 	}
-	return wire.Errorf(wire.CodeNotFound, "process", "kept process with tag %q %s", ref.Tag, why)
+	return wire.Errorf(wire.CodeNotFound, "process", "the process with the name %q %s", ref.Tag, why)
 }
 
 // list describes all: those that run by PID, then those that have ended, the last one first.

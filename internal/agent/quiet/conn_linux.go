@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 type Conn struct {
 	file *os.File
 	raw  syscall.RawConn
+
+	broken atomic.Bool // somebody has been told so, and the kernel says it only once
 }
 
 // NewConn takes over a descriptor, which becomes non-blocking.
@@ -34,7 +37,7 @@ func wrap(fd int, name string) (*Conn, error) {
 		file.Close()
 		return nil, err
 	}
-	return &Conn{file, raw}, nil
+	return &Conn{file: file, raw: raw}, nil
 }
 
 // Read reads what is there, or waits for something.

@@ -61,7 +61,7 @@ func (c *Conn) connected(patience time.Duration) error {
 		case err != nil:
 			result = err
 		case unix.Errno(n) == unix.ECONNRESET:
-			// It was accepted and has been hung up already, which is for whoever reads to find out.
+			c.broken.Store(true) // it was accepted and has been hung up already, which is for whoever reads to find out
 		case n != 0:
 			result = unix.Errno(n)
 		default:
@@ -84,7 +84,8 @@ const relayBuffer = 64 << 10
 var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 
 // Relay passes on to dst what c has to say, until its end, which it passes on, too, or until dst does not listen any more, of
-// which it lets c's peer know.
+// which it lets c's peer know. That c has broken dst's peer learns by the order in which the two directions end: first that
+// nobody listens, and only then that no more comes. Vsock has no other way to say so, as a program cannot send a reset.
 func (c *Conn) Relay(dst *Conn) {
 	for {
 		buf, n, err := c.take()
@@ -92,12 +93,16 @@ func (c *Conn) Relay(dst *Conn) {
 			_, err = dst.Write(buf[:n])
 			relayBuffers.Put(buf)
 			if err != nil {
+				dst.broken.Store(true)
 				_ = c.half(unix.SHUT_RD)
 				return
 			}
 			continue
 		}
-		if c.PeerGone() || c.peerDeaf() {
+		if err != io.EOF || c.broken.Load() {
+			_ = dst.half(unix.SHUT_RD)
+			_ = dst.Shutdown()
+		} else if c.PeerGone() || c.peerDeaf() {
 			_ = dst.Shutdown()
 		}
 		_ = dst.half(unix.SHUT_WR)

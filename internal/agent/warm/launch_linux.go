@@ -97,7 +97,7 @@ func (r *Runtime) command() (proc.Spec, error) {
 	if typed := wire.AsError(err); err != nil && typed.Code == wire.CodeNotFound && typed.Field == "argv" && r.req.Program == "" {
 		return spec, &wire.Error{
 			Code: wire.CodeNoInterpreter, Field: "kind", Detail: r.kind.Package,
-			Message: fmt.Sprintf("there is no %s in the image, which runs %s: make a snapshot with the package %s", r.kind.Program, r.req.Kind, r.kind.Package),
+			Message: fmt.Sprintf("there is no %s in the image, which runs %s", r.kind.Program, r.req.Kind),
 		}
 	}
 	return spec, err

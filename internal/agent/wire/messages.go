@@ -28,8 +28,10 @@ type ExecRequest struct {
 	// Keep makes it a kept process: it outlives the connection, which is one of any number that can be attached to it.
 	// Then standard input does not come over the connection, and output has no limit.
 	Keep bool   `json:"keep,omitempty"`
-	Tag  string `json:"tag,omitempty"` // of a kept process, to find it by; at most MaxTag bytes, need not be unique
-	TTY  *TTY   `json:"tty,omitempty"` // give a kept process a terminal, for input, too
+	Tag  string `json:"tag,omitempty"` // of a kept process, to find it by; at most MaxTag bytes
+	// TagShared lets others that run have the same tag. Without it that is CodeExists.
+	TagShared bool `json:"tag_shared,omitempty"`
+	TTY       *TTY `json:"tty,omitempty"` // give a kept process a terminal, for input, too
 }
 
 // ExecStarted is the reply to an ExecRequest.

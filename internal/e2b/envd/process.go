@@ -94,7 +94,7 @@ func (c *call) processSpec(ctx context.Context, req *pb.StartRequest) (sandbox.P
 	config := req.GetProcess()
 	spec := sandbox.ProcessSpec{
 		Args: append([]string{config.GetCmd()}, config.GetArgs()...), Env: config.GetEnvs(),
-		User: c.user, Tag: req.GetTag(), Stdin: req.Stdin == nil || req.GetStdin(),
+		User: c.user, Tag: req.GetTag(), Shared: true, Stdin: req.Stdin == nil || req.GetStdin(),
 	}
 	if config.GetCmd() == "" {
 		return spec, connect.NewError(connect.CodeInvalidArgument, errors.New("process.cmd is missing"))

@@ -480,3 +480,22 @@ func TestPingInterval(t *testing.T) {
 		}
 	}
 }
+
+// Processes may share a tag, as they may in E2B's protocol.
+func TestSharedTag(t *testing.T) {
+	s := newSite(t)
+	c := s.processes(connect.WithProtoJSON())
+	tag := "both"
+	for range 2 {
+		req := shell("sleep 60")
+		req.Tag = &tag
+		stream, err := c.Start(t.Context(), req)
+		if err != nil || !stream.Receive() {
+			t.Fatal(err, stream.Err())
+		}
+		pid := stream.Msg().GetEvent().GetStart().GetPid()
+		defer func() {
+			_, _ = c.SendSignal(context.Background(), &pb.SendSignalRequest{Process: byPid(pid), Signal: pb.Signal_SIGNAL_SIGKILL})
+		}()
+	}
+}

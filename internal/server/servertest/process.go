@@ -68,6 +68,11 @@ func (f *Fake) StartProcess(ctx context.Context, id string, spec sandbox.Process
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, other := range b.processes {
+		if spec.Tag != "" && !spec.Shared && other.info.Tag == spec.Tag && other.describe().Exit == nil {
+			return nil, fault(sandbox.AlreadyExists, "choose another name", "a process with the name %q runs already", spec.Tag)
+		}
+	}
 	if err := c.Start(); err != nil {
 		return nil, &sandbox.Error{Code: sandbox.NotFound, Message: "starting the process", Err: err}
 	}
