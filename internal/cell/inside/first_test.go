@@ -49,10 +49,10 @@ func begin(t *testing.T, n int, fail error) (a *beginners, all []*stream, starte
 	return a, all, started
 }
 
-// TestFirstStepsTakeTurns: no more machines take their first steps than there are
-// processors, in order, and who has answered makes room.
+// TestFirstStepsTakeTurns: no more machines take their first steps than a few for each
+// processor, in order, and who has answered makes room.
 func TestFirstStepsTakeTurns(t *testing.T) {
-	atOnce := runtime.GOMAXPROCS(0)
+	atOnce := together * runtime.GOMAXPROCS(0)
 	a, all, started := begin(t, 3*atOnce, nil)
 	most := 0
 	for range all {
@@ -72,10 +72,41 @@ func TestFirstStepsTakeTurns(t *testing.T) {
 	}
 }
 
+// TestStartedInPairs: one that has answered does not have another start alone, beside who is
+// half-way, unless it is the last.
+func TestStartedInPairs(t *testing.T) {
+	atOnce := together * runtime.GOMAXPROCS(0)
+	a, all, started := begin(t, atOnce+together+1, nil)
+	wait := func(n int) (order []int) {
+		for range n {
+			order = append(order, <-started)
+		}
+		return order
+	}
+	waiting := func() int {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.waiting)
+	}
+	wait(atOnce)
+	for i := range together {
+		if n := waiting(); n != together+1 {
+			t.Fatalf("%d wait after %d have answered", n, i)
+		}
+		all[i].answered()
+	}
+	wait(together)
+	if n := waiting(); n != 1 {
+		t.Fatalf("%d wait after the next were started", n)
+	}
+	all[together].answered()
+	wait(1)
+}
+
 // TestSilentMachinesHoldNobodyUp: others wait a moment for a machine that says nothing,
 // and not at all for one that is closed or cannot be started.
 func TestSilentMachinesHoldNobodyUp(t *testing.T) {
-	atOnce := runtime.GOMAXPROCS(0)
+	atOnce := together * runtime.GOMAXPROCS(0)
 	a, all, started := begin(t, 4*atOnce, nil)
 	all[len(all)-1].vm.first.Load().end() // closed before it was started
 	for range len(all) - 1 {

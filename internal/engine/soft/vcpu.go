@@ -36,6 +36,7 @@ type vcpu struct {
 
 	begun     bool    // it has run; of the goroutine in Run
 	seeds     seeds   // of the goroutine in Run
+	turns     uint64  // hart.Retired up to which it takes turns, or 0; of the goroutine in Run
 	lesson    *lesson // nil: there is none under way; of the goroutine in Run
 	restarted bool    // the hart is not as its context knows it; of the goroutine in Run
 
@@ -231,6 +232,7 @@ func (v *vcpu) slices(context *lent) (sbi.Outcome, error) {
 			return out, err
 		}
 		v.endLesson(enough)
+		v.endTurns()
 		if v.hart.Power != hart.Started || v.kicked.Load() || v.permit.Over(spins) {
 			return sbi.Continue, nil
 		}

@@ -6,9 +6,11 @@ import (
 	"github.com/forkd-dev/forkd/internal/riscv/mmu"
 )
 
-// The first machines over a stack that execute have their misses recorded, for the
-// others that begin with the same memory; see interp.Workset. It is a matter of speed
-// only. Machines with several vCPUs do without.
+// Machines that begin with the same memory begin with the same steps. The first over a
+// stack that execute have their misses recorded, for the others; see interp.Workset. And
+// as long as several are at it, they take turns, so that the code and the pages which one
+// has brought into the processor's cache serve the next, too. It is a matter of speed only.
+// Machines with several vCPUs do without.
 
 // lesson is the record of a machine.
 type lesson struct {
@@ -25,7 +27,11 @@ const (
 	many   = 400_000
 )
 
-// first precedes all else that a vCPU does: it begins a lesson, or makes use of one.
+// contact is how many instructions a first contact usually is, or few more.
+const contact = 400_000
+
+// first precedes all else that a vCPU does: it begins a lesson, or makes use of one, and
+// has the vCPU take turns.
 func (v *vcpu) first() {
 	if v.begun {
 		return
@@ -35,6 +41,8 @@ func (v *vcpu) first() {
 	if stack == nil || v.view.Shared() {
 		return
 	}
+	v.permit.TakeTurns(true)
+	v.turns = v.hart.Retired + contact
 	cache := v.vm.engine.code
 	set, wanted := cache.Workset(stack)
 	switch {
@@ -66,6 +74,14 @@ func (v *vcpu) endLesson(atLeast uint64) {
 			touches = nil // what it would tell is of pages in other places
 		}
 		v.vm.engine.code.Learn(l.stack, v.vm.memory, touches)
+	}
+}
+
+// endTurns has the vCPU take turns no longer when it has got through a first contact.
+func (v *vcpu) endTurns() {
+	if v.turns > 0 && v.hart.Retired >= v.turns {
+		v.turns = 0
+		v.permit.TakeTurns(false)
 	}
 }
 

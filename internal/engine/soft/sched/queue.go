@@ -58,6 +58,7 @@ func (s *Scheduler) enter(v *VCPU) (granted bool) {
 		return true
 	}
 	g.waiters = append(g.waiters, v)
+	s.behind(g)
 	s.line(g)
 	s.prompt(g)
 	return false
@@ -142,6 +143,18 @@ func (s *Scheduler) dispatch(now time.Duration) {
 	s.full.Store(len(s.running) >= s.processors())
 }
 
+// behind puts a group that takes turns behind those that do and wait.
+func (s *Scheduler) behind(g *Group) {
+	if !g.turns || s.turning == 0 {
+		return
+	}
+	for _, w := range s.queue {
+		if w.turns {
+			g.virtual = max(g.virtual, w.virtual)
+		}
+	}
+}
+
 // line has the queue agree with what g waits for.
 func (s *Scheduler) line(g *Group) {
 	waits := len(g.waiters) > 0 && !g.dry
@@ -150,12 +163,22 @@ func (s *Scheduler) line(g *Group) {
 		s.tickets++
 		g.ticket = s.tickets
 		heap.Push(&s.queue, g)
+		s.count(g, 1)
 	case waits:
 		heap.Fix(&s.queue, g.at)
 	case g.at >= 0:
 		heap.Remove(&s.queue, g.at)
+		s.count(g, -1)
 	}
 	s.crowded.Store(len(s.queue) > 0)
+}
+
+// count follows the arrival or the departure of a group.
+func (s *Scheduler) count(g *Group, by int) {
+	if g.turns {
+		s.turning += by
+		s.inTurn.Store(0 < s.turning && s.turning <= s.processors())
+	}
 }
 
 // prompt has those that execute give their permits back, if g waits and is earlier by

@@ -16,6 +16,10 @@
 // and from which it takes what it uses. While that is empty the group's vCPUs do not
 // get permits; they are blocked goroutines, and one timer lets them go on.
 //
+// Groups can take turns, slice by slice, while they do the same: the host's caches then
+// serve one with what they hold because of another one. They do not if more wait than
+// there are processors, as the caches do not hold what that many need.
+//
 // Time is the host's monotonic clock. The clock of the thread's own processor time costs
 // twenty times as much to read. So where the host takes processors away, what it takes
 // counts as used.
@@ -76,6 +80,7 @@ type Scheduler struct {
 
 	crowded atomic.Bool // the queue is not empty
 	full    atomic.Bool // no permit is free
+	inTurn  atomic.Bool // who takes turns gives its permit back with each slice
 	usher   usher
 
 	mu      sync.Mutex
@@ -84,6 +89,7 @@ type Scheduler struct {
 	floor   time.Duration // virtual time: the earliest of those that execute or wait; never goes back
 	settled time.Duration // when those that execute were charged last
 	tickets uint64        // drawn in the queue
+	turning int           // groups in the queue that take turns
 }
 
 // New returns a scheduler of as many permits as processors says, which may change.
@@ -105,6 +111,7 @@ type Group struct {
 	running int
 	at      int    // in the queue, or -1
 	ticket  uint64 // when it came there
+	turns   bool   // it takes turns; read by its vCPU without mu
 
 	allowance rate.Bucket // nanoseconds of processor time
 	enough    float64     // immutable; of them, to go on after a rest
@@ -153,6 +160,15 @@ type VCPU struct {
 // VCPU makes a vCPU of the group.
 func (g *Group) VCPU() *VCPU { return &VCPU{group: g, granted: make(chan struct{}, 1)} }
 
+// TakeTurns has the vCPU, the only one of its group, be over with each slice while a few
+// others wait that take turns too, and come back behind them; or no longer.
+func (v *VCPU) TakeTurns(yes bool) {
+	s := v.group.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.group.turns = yes
+}
+
 // Enter waits for a permit. Whenever wake has something meanwhile it calls attend, and
 // gives up, returning false, if that says so.
 func (v *VCPU) Enter(wake <-chan struct{}, attend func() (giveUp bool)) bool {
@@ -184,7 +200,7 @@ func (v *VCPU) Over(idle bool) bool {
 	switch {
 	case !s.full.Load() && !v.group.bound:
 		return false
-	case v.over.Load(), idle && s.crowded.Load():
+	case v.over.Load(), idle && s.crowded.Load(), v.group.turns && s.inTurn.Load():
 		return true
 	}
 	if v.slices++; v.slices%sparing != 0 {

@@ -300,6 +300,49 @@ func TestWaitingIsInterruptible(t *testing.T) {
 	}
 }
 
+// Those that take turns go on side by side, slice by slice, wherever they are. If too many
+// wait, or one does not take turns, a slice is no reason to be over.
+func TestTurns(t *testing.T) {
+	for name, c := range map[string]struct {
+		processors, takers, others int
+		late                       time.Duration // by how much the last one begins later
+		aside                      bool
+	}{
+		"two on one":           {processors: 1, takers: 2, aside: true},
+		"four on two":          {processors: 2, takers: 4, aside: true},
+		"one is behind":        {processors: 2, takers: 4, late: 1500 * time.Microsecond, aside: true},
+		"too many":             {processors: 1, takers: 3},
+		"the other takes none": {processors: 1, takers: 1, others: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(c.processors)
+				for i := range c.takers + c.others {
+					m := s.add(s.s.Group(0, 0))
+					m.TakeTurns(i < c.takers)
+					if i > 0 && i == c.takers-1 {
+						time.Sleep(c.late)
+					}
+					s.wg.Go(func() { m.execute(math.MaxInt64) })
+					synctest.Wait()
+				}
+				time.Sleep(slice / 2)
+				first, last := &s.all[0].used, &s.all[len(s.all)-1].used
+				ahead, most := first.Load()-last.Load(), int64(0)
+				for range 80 {
+					time.Sleep(slice)
+					apart := (first.Load() - last.Load() - ahead) / int64(slice)
+					most = max(most, apart, -apart)
+				}
+				s.end()
+				if aside := most <= 1; aside != c.aside {
+					t.Errorf("they are up to %d slices apart", most)
+				}
+			})
+		})
+	}
+}
+
 // One that has nothing better to do than to wait for another does not keep a processor
 // from it, nor gives it up for nothing.
 func TestIdleMakesRoom(t *testing.T) {
@@ -370,8 +413,12 @@ func TestHammer(t *testing.T) {
 			v, wake := g.VCPU(), make(chan struct{}, 1)
 			wakes = append(wakes, wake)
 			rnd := rand.New(rand.NewPCG(uint64(i), uint64(len(wakes))))
+			single := i%4 == 0
 			wg.Go(func() {
 				for !stop.Load() {
+					if single {
+						v.TakeTurns(rnd.IntN(2) == 0)
+					}
 					if !v.Enter(wake, func() bool { return stop.Load() || rnd.IntN(3) == 0 }) {
 						continue
 					}
@@ -413,7 +460,7 @@ func TestHammer(t *testing.T) {
 			t.Errorf("a group is left with %d permits and %d that wait", g.running, len(g.waiters))
 		}
 	}
-	if most.Load() > processors || len(s.running) != 0 || len(s.queue) != 0 {
+	if most.Load() > processors || len(s.running) != 0 || len(s.queue) != 0 || s.turning != 0 {
 		t.Errorf("%d of %d executed at once; %d permits are missing; %d groups wait", most.Load(), processors, len(s.running), len(s.queue))
 	}
 }
