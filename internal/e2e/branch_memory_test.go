@@ -14,6 +14,11 @@ import (
 // much that is.
 func (d *daemon) private(t *testing.T, id string, mib int64) (kib int64) {
 	t.Helper()
+	defer func() {
+		if kib > mib<<10 {
+			t.Logf("sandbox %s has %d KiB to itself", id, kib)
+		}
+	}()
 	eventually(t, patience, fmt.Sprintf("sandbox %s has %d MiB to itself", id, mib), func() bool {
 		info, err := d.Sandbox(t.Context(), id)
 		if err != nil {
