@@ -151,6 +151,9 @@ func (m *vm) Post(fn func()) {
 	}
 }
 
+// Continue implements engine.VM. The host schedules whoever does it, and keeps the limits.
+func (m *vm) Continue(fn func()) { m.Post(fn) }
+
 // serve has what was posted called soon, unless that is under way.
 func (m *vm) serve() {
 	if !m.posts.Pending() || m.serving.Swap(true) {

@@ -124,6 +124,8 @@ func (g *guest) Halted() bool         { return false }
 func (g *guest) Time() time.Duration  { return 0 } // nothing is saved
 func (g *guest) Close() error         { return nil }
 
+func (g *guest) Continue(fn func()) { g.Post(fn) }
+
 func (g *guest) Post(fn func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
