@@ -125,6 +125,9 @@ type VM interface {
 	//
 	// Preconditions: no vCPU is in Run.
 	Drain()
+	// CodeBytes returns how much memory of the host is taken by what the engine keeps to
+	// execute code that the guest has for itself. It may be called from any goroutine.
+	CodeBytes() int
 	// Halted reports whether the guest has stopped its vCPUs for good without a word to
 	// the machine, so that Run would never return by itself.
 	//

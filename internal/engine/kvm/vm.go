@@ -200,6 +200,9 @@ func (m *vm) leave() {
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.posts.Run(m.atDevices) }
 
+// CodeBytes implements engine.VM: the processor executes the guest's code where it is.
+func (m *vm) CodeBytes() int { return 0 }
+
 // Halted implements engine.VM: every vCPU waits, and none can be interrupted or has yet
 // to be started by one that executes. Nothing in the board sends interrupts that cannot
 // be masked.

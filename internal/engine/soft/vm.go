@@ -190,6 +190,9 @@ func (m *vm) Post(fn func()) {
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.runPosts() }
 
+// CodeBytes implements engine.VM.
+func (m *vm) CodeBytes() int { return m.codes.Bytes() }
+
 // Halted implements engine.VM. A guest halts by asking the firmware to switch it off.
 func (m *vm) Halted() bool { return false }
 
