@@ -42,13 +42,17 @@ func NewCache(limit int, native *jit.Cache) *Cache {
 }
 
 // find returns the decoded page p, which is in the layer owner, and whether this
-// call decoded it.
-func (c *Cache) find(p *page.Page, owner func() *page.Layer) (code *Code, decoded bool) {
+// call decoded it. It returns nil if others would have to go for it, and that may not be.
+func (c *Cache) find(p *page.Page, owner func() *page.Layer, mayEvict func() bool) (code *Code, decoded bool) {
 	c.mu.RLock()
 	code = c.pages[p].code
+	full := len(c.pages) >= c.limit
 	c.mu.RUnlock()
 	if code != nil {
 		return code, false
+	}
+	if full && !mayEvict() {
+		return nil, false
 	}
 	code = decode(p)
 	layer := owner()
@@ -76,6 +80,9 @@ func (c *Cache) drop(l *page.Layer) {
 	maps.DeleteFunc(c.pages, func(_ *page.Page, s cached) bool { return s.layer == l })
 }
 
+// evictPart is the part of the pages that go at a time, one in so many.
+const evictPart = 8
+
 // evict makes room for one page. Which pages go is left to the map's random
 // order: what is in use is found again soon, and machines that run on an evicted
 // page keep it meanwhile. The caller holds c.mu.
@@ -83,7 +90,7 @@ func (c *Cache) evict() {
 	if len(c.pages) < c.limit {
 		return
 	}
-	drop := len(c.pages)/8 + 1
+	drop := len(c.pages)/evictPart + 1
 	for p := range c.pages {
 		delete(c.pages, p)
 		if drop--; drop == 0 {

@@ -38,13 +38,14 @@ type Codes struct {
 	stale  []uint64            // keys of own that were written since decoded; guarded by mu
 	writes uint                // announced; guarded by mu
 	native rate.Bucket         // arenas that may be filled with native code; guarded by mu
+	evict  rate.Bucket         // shared caches that may be emptied; guarded by mu
 	seen   []uint64            // bit set of ids of shared pages; guarded by mu
 }
 
 // NewCodes returns an empty index for the machine with that memory. It takes
 // the space's watch.
 func NewCodes(mem *memory.Space, shared *Cache) *Codes {
-	s := &Codes{mem: mem, shared: shared, began: time.Now(), native: rate.NewBucket(nativeRate, nativeBurst, 0)}
+	s := &Codes{mem: mem, shared: shared, began: time.Now(), native: rate.NewBucket(nativeRate, nativeBurst, 0), evict: rate.NewBucket(evictRate, evictBurst, 0)}
 	mem.Watch(s.wrote)
 	return s
 }
@@ -61,10 +62,14 @@ type finding struct {
 // find returns the decoded form of the page p that holds gpa, for the vCPU with
 // that view.
 func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (*Code, finding) {
-	if !s.mem.Private(gpa) {
-		code, decoded := s.shared.find(p, func() *page.Layer { return s.mem.Owner(gpa) })
-		s.count(code.id, decoded)
-		return code, finding{decoded: decoded}
+	private := s.mem.Private(gpa)
+	if !private {
+		code, decoded := s.shared.find(p, func() *page.Layer { return s.mem.Owner(gpa) }, s.mayEvict)
+		if code != nil {
+			s.count(code.id, decoded)
+			return code, finding{decoded: decoded}
+		}
+		// It is kept as if the machine had written it.
 	}
 	n := gpa >> page.Shift
 	s.mu.Lock()
@@ -80,7 +85,7 @@ func (s *Codes) find(view *memory.View, gpa uint64, p *page.Page) (*Code, findin
 	if s.own == nil {
 		s.own = make(map[uint64]*ownCode)
 	}
-	if !view.Guard(gpa, p) {
+	if private && !view.Guard(gpa, p) {
 		code := decode(p)
 		code.native.written.Store(true)
 		return code, finding{decoded: true, watch: true, fleeting: true}

@@ -33,6 +33,10 @@ const (
 	// much in a second, on and on. The same start of Python fills two thirds, in some seconds.
 	nativeBurst = 3. / 4
 	nativeRate  = 1. / 32
+	// evictBurst and evictRate are the same for the shared cache, once that is full: beyond it
+	// a machine keeps for itself what it decodes.
+	evictBurst = 1.
+	evictRate  = 1. / 32
 )
 
 // ownCode is a page that a machine has decoded for itself.
@@ -86,6 +90,19 @@ func (s *Codes) Bytes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.own) * privateBytes
+}
+
+// mayEvict reports whether the machine may have shared pages go to make room for another, and
+// accounts for that.
+func (s *Codes) mayEvict() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Since(s.began)
+	if s.evict.Level(now) <= 0 {
+		return false
+	}
+	s.evict.Take(now, 1./evictPart)
+	return true
 }
 
 // mayTranslate reports whether the machine may have more native code.

@@ -21,8 +21,14 @@ type frugal struct {
 func newFrugal(t *testing.T, pages page.Number, quota int, cache *Cache) *frugal {
 	t.Helper()
 	empty := page.NewStack(pages)
-	t.Cleanup(empty.Release)
-	o := page.NewOverlay(empty, page.NewArena(), quota)
+	defer empty.Release()
+	return newFrugalOver(t, empty, quota, cache)
+}
+
+// newFrugalOver is newFrugal for a machine that begins with a stack.
+func newFrugalOver(t *testing.T, stack *page.Stack, quota int, cache *Cache) *frugal {
+	t.Helper()
+	o := page.NewOverlay(stack, page.NewArena(), quota)
 	t.Cleanup(o.Close)
 	mem, err := memory.NewSpace(memory.Slot{Base: rigBase, Pages: o})
 	if err != nil {
@@ -180,6 +186,43 @@ func TestNativeCodeIsShared(t *testing.T) {
 	}
 	if n := quiet.m.Codes.Translated.Load(); n != blocks {
 		t.Errorf("%d blocks of a machine that executes the same all the time were translated, and at first %d", n, blocks)
+	}
+}
+
+// TestSharedCodeIsShared: a machine that executes more of what it has in common with others than
+// is kept decoded for all goes on, but it does not have what they execute go all the time.
+func TestSharedCodeIsShared(t *testing.T) {
+	const (
+		pages  = 300
+		rounds = 40
+	)
+	cache := NewCache(64, testNative())
+	source := newFrugal(t, pages, 0, cache)
+	for n := range pages {
+		source.put(address(n), returns(int32(n)))
+	}
+	stack := source.pages.Seal()
+	defer stack.Release()
+	quiet, hostile := newFrugalOver(t, stack, 0, cache), newFrugalOver(t, stack, 0, cache)
+	hostile.m.Codes.evict = rate.NewBucket(0, evictBurst, 0) // however long this takes
+	for range rounds {
+		for n := 1; n < pages; n++ {
+			if got := hostile.call(address(n)); got != uint64(n) {
+				t.Fatalf("the code of page %d returns %d", n, got)
+			}
+		}
+		hostile.c.FlushCode()
+		quiet.call(address(0))
+		quiet.c.FlushCode()
+	}
+	if n := quiet.m.Codes.Decoded.Load(); n > evictPart {
+		t.Errorf("a page that is executed all the time was decoded %d times in %d rounds", n, rounds)
+	}
+	// What the machine writes it executes, also if the page was kept as its own before.
+	hostile.put(address(pages-1), returns(42))
+	hostile.c.FlushCode()
+	if got := hostile.call(address(pages - 1)); got != 42 {
+		t.Errorf("the code that returns 42 returns %d", got)
 	}
 }
 
