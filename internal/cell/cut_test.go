@@ -51,11 +51,11 @@ func (l *lab) goesOn(v *VM) {
 func (l *lab) shrinks(what string, v *VM, pages int64) {
 	l.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if v.Refresh(); v.PrivateBytes() <= pages*page.Size {
+		if v.Refresh(); v.PageBytes() <= pages*page.Size {
 			return
 		}
 		if time.Now().After(end) {
-			l.t.Fatalf("%s: the machine has %d pages to itself, should have %d at most", what, v.PrivateBytes()/page.Size, pages)
+			l.t.Fatalf("%s: the machine has %d pages to itself, should have %d at most", what, v.PageBytes()/page.Size, pages)
 		}
 	}
 }

@@ -300,6 +300,9 @@ func TestLiesAboutFigures(t *testing.T) {
 		{wire.Stat{MemoryBytes: 1 << 60, PrivateBytes: 1 << 62}, wire.Stat{MemoryBytes: memory, PrivateBytes: all}},
 		{wire.Stat{MemoryBytes: -1 << 60, PrivateBytes: -1}, wire.Stat{}},
 		{wire.Stat{MemoryBytes: 5, PrivateBytes: 7}, wire.Stat{MemoryBytes: 5, PrivateBytes: 7}},
+		{wire.Stat{MemoryBytes: 5, PrivateBytes: 7, CodeBytes: 9}, wire.Stat{MemoryBytes: 14, PrivateBytes: 16}},
+		{wire.Stat{CodeBytes: 1 << 62}, wire.Stat{MemoryBytes: maxCode, PrivateBytes: maxCode}},
+		{wire.Stat{CodeBytes: -1}, wire.Stat{}},
 	} {
 		tc.said.ID = v.id
 		l.answer(wire.OpStats, []wire.Stat{tc.said})

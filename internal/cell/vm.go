@@ -218,18 +218,25 @@ func (v *VM) dialError(port uint32, err error) error {
 }
 
 // PrivateBytes returns how much host memory the machine had to itself when somebody
-// refreshed its figures last.
+// refreshed its figures last, with what it took to execute its own code.
 func (v *VM) PrivateBytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.stat.PrivateBytes + v.stat.CodeBytes
+}
+
+// PageBytes returns how much of PrivateBytes was pages of RAM and disk.
+func (v *VM) PageBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.stat.PrivateBytes
 }
 
-// MemoryBytes returns how much of PrivateBytes was RAM.
+// MemoryBytes returns how much of PrivateBytes was not disk.
 func (v *VM) MemoryBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.stat.MemoryBytes
+	return v.stat.MemoryBytes + v.stat.CodeBytes
 }
 
 // Counters returns what the machine had done then.
@@ -242,7 +249,11 @@ func (v *VM) Counters() engine.Counters {
 // Refresh asks for the figures of the machine.
 func (v *VM) Refresh() { v.cell.Refresh(v) }
 
-// told takes note of figures. A machine has no more pages to itself than it has pages.
+// maxCode is more than any machine has for code: see interp.maxPrivate.
+const maxCode = 128 << 20
+
+// told takes note of figures. A machine has no more pages to itself than it has pages, and
+// a bounded amount of memory for code.
 func (v *VM) told(st wire.Stat) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -250,6 +261,7 @@ func (v *VM) told(st wire.Stat) {
 	all := memory + int64(v.size.scratch)*page.Size
 	st.MemoryBytes = min(max(st.MemoryBytes, 0), memory)
 	st.PrivateBytes = min(max(st.PrivateBytes, 0), all)
+	st.CodeBytes = min(max(st.CodeBytes, 0), maxCode)
 	v.stat = st
 }
 

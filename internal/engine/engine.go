@@ -105,22 +105,29 @@ type VM interface {
 	// be called from any goroutine, returns at once, and keeps order. A vCPU that
 	// waits is woken by the interrupt that comes of it.
 	Post(fn func())
+	// Continue is Post for what the guest has its devices go on with, which it may have them
+	// do for ever. It may wait until the guest itself might execute again, by its share and its
+	// limit of the host's processors, and keeps no order with what is posted.
+	Continue(fn func())
 	// Time returns the guest's time counter. It follows Config.Clock, but for what two
 	// clocks of the host drift apart.
 	//
 	// Preconditions: no vCPU is in Run.
 	Time() time.Duration
 	// Save appends sections for vCPUs and interrupt controller. Posted functions that
-	// are pending are not part of it: who has posted one does so again in the machine
+	// are pending, and those to be continued, are not part of it: who has posted one does so again in the machine
 	// that is made of the state.
 	//
 	// Preconditions: no vCPU is in Run.
 	Save(*state.Writer)
-	// Drain runs the posted functions that are pending, but not what they post: a guest
-	// may have its devices find work for ever.
+	// Drain runs the posted functions that are pending, but not what they post or what
+	// is to be continued: a guest may have its devices find work for ever.
 	//
 	// Preconditions: no vCPU is in Run.
 	Drain()
+	// CodeBytes returns how much memory of the host is taken by what the engine keeps to
+	// execute code that the guest has for itself. It may be called from any goroutine.
+	CodeBytes() int
 	// Halted reports whether the guest has stopped its vCPUs for good without a word to
 	// the machine, so that Run would never return by itself.
 	//

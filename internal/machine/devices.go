@@ -59,7 +59,7 @@ func (m *Machine) wire(cfg Config, ec engine.Config) (err error) {
 	}
 	virtio := func(i int, make func(mmio.Slot) (*mmio.Device, error)) error {
 		base, irq := m.board.Slot(i)
-		d, err := make(mmio.Slot{Index: i, Memory: m.space, Line: m.vm.Line(irq), Post: m.vm.Post, State: ec.State})
+		d, err := make(mmio.Slot{Index: i, Memory: m.space, Line: m.vm.Line(irq), Post: m.vm.Post, Continue: m.vm.Continue, State: ec.State})
 		return place(base, d, err)
 	}
 	if m.board.RTC != 0 {

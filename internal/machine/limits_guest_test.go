@@ -34,15 +34,24 @@ const (
 	diskOK, diskError            = 0, 1
 )
 
-// startDisk sets up the scratch disk's queue (virtio 3.1.1, 4.2.3).
+// startDisk sets up the scratch disk's queue.
 func startDisk(a *rv.Asm) {
+	startDiskOf(a, board.SlotScratch, rings, 8, ringAvail, ringUsed)
+	a.LI(machinetest.T0, diskData)
+	a.R(rv.ADD, machinetest.T0, machinetest.T0, s3)
+	a.S(rv.SD, s3, 0, machinetest.T0) // so that it is not all zeros
+}
+
+// startDiskOf sets up a disk's queue with so many descriptors at desc, and rings at offsets from
+// there (virtio 3.1.1, 4.2.3).
+func startDiskOf(a *rv.Asm, slot int, desc, size, avail, used uint64) {
 	m, err := board.For("riscv64")
 	if err != nil {
 		panic(err)
 	}
-	base, _ := m.Slot(board.SlotScratch)
+	base, _ := m.Slot(slot)
 	a.LI(s2, base)
-	a.LI(s3, rings)
+	a.LI(s3, desc)
 	a.LI(s4, 0)
 	set := func(register int32, v uint64) {
 		a.LI(machinetest.T0, v)
@@ -55,16 +64,13 @@ func startDisk(a *rv.Asm) {
 	set(0x20, version1)
 	set(0x70, 1|2|8)
 	set(0x30, 0)
-	set(0x38, 8)
-	for register, gpa := range map[int32]uint64{0x80: rings, 0x90: rings + ringAvail, 0xa0: rings + ringUsed} {
+	set(0x38, size)
+	for register, gpa := range map[int32]uint64{0x80: desc, 0x90: desc + avail, 0xa0: desc + used} {
 		set(register, gpa&0xffff_ffff)
 		set(register+4, gpa>>32)
 	}
 	set(0x44, 1)
 	set(0x70, 1|2|8|4)
-	a.LI(machinetest.T0, diskData)
-	a.R(rv.ADD, machinetest.T0, machinetest.T0, s3)
-	a.S(rv.SD, s3, 0, machinetest.T0) // so that it is not all zeros
 }
 
 // request makes a request at sector s5 and leaves its status in T1. label is unique.

@@ -485,11 +485,16 @@ func (m *Machine) Pack() {
 // not packed.
 func (m *Machine) Resident() int { return m.overlay.Resident() }
 
-// PrivateBytes returns the host memory that this machine's own pages take.
+// PrivateBytes returns the host memory that this machine's own pages take, those of code
+// decoded for it not among them.
 func (m *Machine) PrivateBytes() int { return m.overlay.Bytes() + m.scratch.Bytes() }
 
 // MemoryBytes returns the part of PrivateBytes that is RAM.
 func (m *Machine) MemoryBytes() int { return m.overlay.Bytes() }
+
+// CodeBytes returns the host memory that is taken to execute code that this machine has for
+// itself.
+func (m *Machine) CodeBytes() int { return m.vm.CodeBytes() }
 
 // Counters returns what the vCPUs have done, summed.
 func (m *Machine) Counters() (sum engine.Counters) {

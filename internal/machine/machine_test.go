@@ -199,6 +199,9 @@ func TestPackIsInvisible(t *testing.T) {
 	parent, _ := l.boot(machinetest.Count)
 	parent.Start()
 	eventually(t, "counting", func() bool { return parent.Counters().Instructions > 1<<20 })
+	if parent.CodeBytes() == 0 {
+		t.Error("the parent executes code of its own, and no memory is taken for that")
+	}
 	child, ram := l.restore(l.freeze(parent), 1)
 	last := word(ram, machinetest.Counter)
 	child.Start()

@@ -25,6 +25,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -250,6 +251,18 @@ func (s *Space) Owner(gpa uint64) *page.Layer {
 		return nil
 	}
 	return r.Pages.Owner(n)
+}
+
+// Left returns how many pages more the machine may have before it comes to the limit of its
+// memory; a great many if it has none, or one that the host keeps.
+func (s *Space) Left() int {
+	left := math.MaxInt
+	for i := range s.slots {
+		if q, ok := s.slots[i].Pages.(interface{ Left() int }); ok {
+			left = min(left, q.Left())
+		}
+	}
+	return left
 }
 
 // Invalidate makes every holder of host pointers drop all of them; for use after

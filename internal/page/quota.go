@@ -27,6 +27,13 @@ func (o *Overlay) Charged() int {
 	return o.charged()
 }
 
+// Left returns how many pages more the quota allows, none if it is exceeded.
+func (o *Overlay) Left() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return max(0, o.quota-o.charged())
+}
+
 func (o *Overlay) charged() int {
 	n := o.sealed + o.own() - o.again
 	if o.strict {

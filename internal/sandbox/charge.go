@@ -162,6 +162,6 @@ func (m *Manager) needOf(b *box, spec BranchSpec) need {
 	n := m.branchNeed(b.id, b.tag, spec)
 	b.machine.Refresh()
 	n.memory = m.price(b.tag, b.limits, nil)
-	n.disk += b.machine.PrivateBytes()
+	n.disk += b.machine.PageBytes()
 	return n
 }

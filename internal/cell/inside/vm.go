@@ -422,7 +422,8 @@ func (v *vm) stat() (wire.Stat, bool) {
 	}
 	n := v.machine.Counters()
 	return wire.Stat{
-		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), MemoryBytes: int64(v.machine.MemoryBytes()), Resident: v.machine.Resident(),
+		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), MemoryBytes: int64(v.machine.MemoryBytes()),
+		CodeBytes: int64(v.machine.CodeBytes()), Resident: v.machine.Resident(),
 		Instructions: n.Instructions, Translated: n.Translated,
 	}, true
 }

@@ -214,6 +214,7 @@ type Stat struct {
 	ID           uint64 `json:"id"`
 	PrivateBytes int64  `json:"private_bytes"`
 	MemoryBytes  int64  `json:"memory_bytes"` // of these, RAM
+	CodeBytes    int64  `json:"code_bytes"`   // besides, to execute its own code
 	Resident     int    `json:"resident"`     // pages
 	Instructions uint64 `json:"instructions"`
 	Translated   uint64 `json:"translated"`

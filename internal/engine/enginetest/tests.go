@@ -293,6 +293,11 @@ func testPostWakes(t *testing.T, f *fixture) {
 		f.vm.Post(func() { close(ran) }) // posted from a posted function
 	})
 	await(t, ran)
+	continued := make(chan struct{})
+	f.vm.Post(func() {
+		f.vm.Continue(func() { close(continued) })
+	})
+	await(t, continued)
 	f.vm.VCPUs()[0].Kick()
 	await(t, done)
 }

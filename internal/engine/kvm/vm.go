@@ -151,6 +151,9 @@ func (m *vm) Post(fn func()) {
 	}
 }
 
+// Continue implements engine.VM. The host schedules whoever does it, and keeps the limits.
+func (m *vm) Continue(fn func()) { m.Post(fn) }
+
 // serve has what was posted called soon, unless that is under way.
 func (m *vm) serve() {
 	if !m.posts.Pending() || m.serving.Swap(true) {
@@ -196,6 +199,9 @@ func (m *vm) leave() {
 
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.posts.Run(m.atDevices) }
+
+// CodeBytes implements engine.VM: the processor executes the guest's code where it is.
+func (m *vm) CodeBytes() int { return 0 }
 
 // Halted implements engine.VM: every vCPU waits, and none can be interrupted or has yet
 // to be started by one that executes. Nothing in the board sends interrupts that cannot

@@ -120,9 +120,12 @@ func (g *guest) VCPUs() []engine.VCPU { return nil }
 func (g *guest) Line(n int) irq.Line  { return g.plic.Line(n) }
 func (g *guest) Save(*state.Writer)   {}
 func (g *guest) Drain()               {}
+func (g *guest) CodeBytes() int       { return 0 }
 func (g *guest) Halted() bool         { return false }
 func (g *guest) Time() time.Duration  { return 0 } // nothing is saved
 func (g *guest) Close() error         { return nil }
+
+func (g *guest) Continue(fn func()) { g.Post(fn) }
 
 func (g *guest) Post(fn func()) {
 	g.mu.Lock()

@@ -25,7 +25,7 @@
 // are lent while guest code executes.
 //
 // Lock order: vm.devices, then vm.world for writing, then the locks of devices,
-// decoded code and memory, then those of vm.posts, vcpu.fenceMu, pool.mu and the
+// decoded code and memory, then vm.later.mu, then those of vm.posts, vcpu.fenceMu, pool.mu and the
 // scheduler, which are leaves. Nobody who holds the world for reading waits for
 // vm.devices, and nobody who holds either waits for a permit.
 package soft

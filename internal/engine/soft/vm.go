@@ -42,6 +42,7 @@ type vm struct {
 	generation uint64     // guarded by devices; of memory, when a vCPU last began to run
 
 	posts engine.Posts
+	later later
 }
 
 func newVM(e *Engine, cfg engine.Config) (*vm, error) {
@@ -189,11 +190,23 @@ func (m *vm) Post(fn func()) {
 // Drain implements engine.VM.
 func (m *vm) Drain() { m.runPosts() }
 
+// CodeBytes implements engine.VM.
+func (m *vm) CodeBytes() int { return m.codes.Bytes() }
+
 // Halted implements engine.VM. A guest halts by asking the firmware to switch it off.
 func (m *vm) Halted() bool { return false }
 
-// runPosts runs what was posted. The caller is not in the world.
-func (m *vm) runPosts() { m.posts.Run(m.atDevices) }
+// runPosts runs what was posted, and has the machine pay for it. The caller is not in the
+// world.
+func (m *vm) runPosts() {
+	m.posts.Run(func(fn func()) {
+		m.atDevices(func() {
+			began := time.Now()
+			fn()
+			m.group.Charge(time.Since(began), len(m.vcpus))
+		})
+	})
+}
 
 // begin notices whether pages changed their places while no vCPU ran: memory was
 // sealed or packed, and what was decoded from its old pages is of no use.
@@ -222,6 +235,7 @@ func (m *vm) Close() error {
 		v.giveUp()
 		m.engine.pool.forget(v)
 	}
+	m.later.close()
 	m.group.Close()
 	m.codes.Forget()
 	return nil

@@ -91,6 +91,7 @@ type CPU struct {
 	yield       bool   // a device was accessed: return to the caller soon
 	effort      int    // of the present Run, besides executing instructions
 	fleeting    bool   // a fetch bank has what Codes.find called fleeting
+	sweeps      uint64 // Codes.sweeps when fetch banks were last dropped for it
 
 	ahead ahead // entries that the hart will want when satp changes
 }
@@ -114,6 +115,7 @@ func (c *CPU) Sync() {
 	} else if c.fleeting {
 		c.dropFetches()
 	}
+	c.dropSwept()
 	if c.native != nil {
 		c.native.Sync()
 	}
@@ -141,6 +143,14 @@ func (c *CPU) dropFetches() {
 	c.fetches[1].Clear()
 	if c.native != nil {
 		c.native.Flush()
+	}
+}
+
+// dropSwept has c hold no page that Codes has dropped to make room.
+func (c *CPU) dropSwept() {
+	if n := c.codes.sweeps.Load(); n != c.sweeps {
+		c.sweeps = n
+		c.dropFetches()
 	}
 }
 

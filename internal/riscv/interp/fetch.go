@@ -36,6 +36,7 @@ func (c *CPU) fillFetch(pc uint64) bool {
 	if found.watch {
 		c.m.DropStores(p)
 	}
+	c.dropSwept()
 	c.fleeting = c.fleeting || found.fleeting
 	e := c.pages.At(pc)
 	e.Tag, e.To = mmu.Tag(pc, 1, c.m.Space), code

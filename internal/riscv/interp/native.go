@@ -75,15 +75,15 @@ func (c *CPU) nativePage() *jit.Page {
 	} else if c.native.Has(p, off) {
 		return p
 	}
-	if t.written.Load() || off == page.Size-2 {
+	if t.written.Load() || off == page.Size-2 || !c.codes.mayTranslate() {
 		return nil
 	}
 	c.effort += effortTranslate
-	p, blocks, err := c.codes.shared.native.Translate(t.source, p, off)
+	p, made, err := c.codes.shared.native.Translate(t.source, p, off)
 	if err != nil {
 		return nil
 	}
-	c.codes.Translated.Add(uint64(blocks))
+	c.codes.translated(made)
 	t.code.Store(p)
 	c.native.Sync()
 	if !c.native.Usable(p) { // somebody has begun another arena in the meantime

@@ -485,7 +485,7 @@ func TestCacheIsBounded(t *testing.T) {
 	c := NewCache(10, testNative())
 	for range 3 {
 		for range 50 {
-			c.find(new(page.Page), func() *page.Layer { return nil })
+			c.find(new(page.Page), func() *page.Layer { return nil }, func() bool { return true })
 		}
 		if len(c.pages) > 10 {
 			t.Fatalf("cache has %d pages", len(c.pages))
@@ -510,7 +510,7 @@ func TestCacheForgetsFreedLayers(t *testing.T) {
 		return o.Seal()
 	}
 	find := func(s *page.Stack) bool {
-		_, decoded := c.find(s.Get(1), func() *page.Layer { return s.Owner(1) })
+		_, decoded := c.find(s.Get(1), func() *page.Layer { return s.Owner(1) }, func() bool { return true })
 		return decoded
 	}
 	first, second := sealed(1), sealed(2)

@@ -107,10 +107,26 @@ func (a *arena) release() {
 func coldStart(size int) int { return size / 8 * 5 &^ (lineSize - 1) }
 func slotStart(size int) int { return size / 32 * 31 &^ (lineSize - 1) }
 
+// parts is how much of each part of the arena is in use.
+func (a *arena) parts() [3]int {
+	size := len(a.writable)
+	return [3]int{a.used, a.cold - coldStart(size), a.slots - slotStart(size)}
+}
+
 // bytes is how much of the arena is in use.
 func (a *arena) bytes() int {
+	p := a.parts()
+	return p[0] + p[1] + p[2]
+}
+
+// share is how much of the arena has come into use since parts was before. It is full when
+// one of its parts is, so what counts is the part that has filled most.
+func (a *arena) share(before [3]int) (share float64) {
 	size := len(a.writable)
-	return a.used + a.cold - coldStart(size) + a.slots - slotStart(size)
+	for i, room := range [3]int{coldStart(size), slotStart(size) - coldStart(size), size - slotStart(size)} {
+		share = max(share, float64(a.parts()[i]-before[i])/float64(room))
+	}
+	return share
 }
 
 // address returns where the code at an offset runs.

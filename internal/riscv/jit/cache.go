@@ -81,6 +81,15 @@ func (c *Cache) hold() *arena {
 // arena, or zero, which leads back to Go.
 type Table [page.Size / 2]uint32
 
+// TableSize is the size of a Table in bytes.
+const TableSize = page.Size / 2 * 4
+
+// Made is what a call of Translate has made.
+type Made struct {
+	Blocks int     // basic blocks
+	Share  float64 // how much of an arena they take, in which there is room for 1
+}
+
 // Page is the code of one page.
 type Page struct {
 	arena uint64 // number of the one that the code lies in
@@ -98,9 +107,8 @@ var errFull = errors.New("the arena for code is full")
 
 // Translate translates what is reached from the instruction at the offset off of
 // p, whose contents must not change meanwhile. native is the page's code so far,
-// nil if there is none; the code of the page after is returned, and how many basic
-// blocks are new in it. An error means that the host has no memory for code.
-func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, blocks int, _ error) {
+// nil if there is none; the code of the page after is returned, and what is new in it. An error means that the host has no memory for code.
+func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, made Made, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range 2 {
@@ -108,23 +116,25 @@ func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, bloc
 		if a == nil {
 			var err error
 			if a, err = newArena(c.size, c.parallel); err != nil {
-				return nil, 0, fmt.Errorf("making room for native code: %w", err)
+				return nil, Made{}, fmt.Errorf("making room for native code: %w", err)
 			}
 			c.arena.Store(a)
 		}
 		if native == nil || native.arena != a.number {
 			native = &Page{arena: a.number, table: new(Table), links: make(map[uint16][]uint32)}
 		}
+		before := a.parts()
 		err := c.tr.translate(a, p, native, off)
 		if err == nil {
-			return native, c.tr.publish(native), nil
+			blocks := c.tr.publish(native)
+			return native, Made{blocks, a.share(before)}, nil
 		}
 		if !errors.Is(err, errFull) {
 			panic("BUG: translating: " + err.Error())
 		}
 		c.retire()
 	}
-	return nil, 0, errFull
+	return nil, Made{}, errFull
 }
 
 // publish makes the translated region's entries known and returns how many blocks

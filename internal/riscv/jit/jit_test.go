@@ -46,13 +46,13 @@ func newFixture(t *testing.T, cache *Cache, program func(a *isa.Asm)) *fixture {
 
 func (f *fixture) translate(off uint16) (blocks int) {
 	f.Helper()
-	p, blocks, err := f.cache.Translate(&f.page, f.code, off)
+	p, made, err := f.cache.Translate(&f.page, f.code, off)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.code = p
 	f.x.Sync()
-	return blocks
+	return made.Blocks
 }
 
 // want checks where execution stopped.
@@ -289,9 +289,9 @@ func FuzzTranslate(f *testing.F) {
 		for i := 0; i < len(p) && len(b) > 0; i += copy(p[i:], b) {
 		}
 		off = off % (page.Size - 2) &^ 1
-		native, blocks, err := cache.Translate(&p, nil, off)
-		if err != nil || blocks < 1 || !native.has(off) {
-			t.Errorf("translating from %#x: %d blocks, error %v", off, blocks, err)
+		native, made, err := cache.Translate(&p, nil, off)
+		if err != nil || made.Blocks < 1 || made.Share <= 0 || !native.has(off) {
+			t.Errorf("translating from %#x: %+v, error %v", off, made, err)
 		}
 	})
 }

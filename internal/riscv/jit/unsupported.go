@@ -20,11 +20,18 @@ type Cache struct{}
 func NewCache(size int) *Cache { return new(Cache) }
 func (c *Cache) Bytes() int    { return 0 }
 func (c *Cache) SetParallel()  {}
-func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (*Page, int, error) {
-	return nil, 0, errors.ErrUnsupported
+func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (*Page, Made, error) {
+	return nil, Made{}, errors.ErrUnsupported
 }
 
 type Table [page.Size / 2]uint32
+
+const TableSize = page.Size / 2 * 4
+
+type Made struct {
+	Blocks int
+	Share  float64
+}
 
 type Page struct{}
 

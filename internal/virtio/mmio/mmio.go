@@ -13,7 +13,9 @@
 // comes the same way: Kick, from any goroutine, has the model notified at an
 // instruction boundary. How much a queue may do at a time is bounded; the rest
 // goes on at a later boundary, so that no request of the guest holds up
-// whoever wants to stop the vCPU.
+// whoever wants to stop the vCPU. A queue may never come to its end, since requests can
+// write requests; so the rest, and what the model is kicked for while it is at work, has to
+// wait for the guest's share of the host's processors.
 //
 // The configuration space is fixed when the device is made, so its generation
 // is constantly zero.
@@ -52,6 +54,9 @@ type Slot struct {
 	// memory may be touched (engine.VM.Post). Both Line and Post may be used
 	// while the device is being made.
 	Post func(func())
+	// Continue is Post for what a guest may have the device do for ever (engine.VM.Continue);
+	// nil means Post.
+	Continue func(func())
 	// State, if not nil, has the state that the device had when it was saved;
 	// the new device takes its section from here and goes on from there.
 	State *state.Reader
@@ -88,8 +93,9 @@ type Device struct {
 	slot  Slot  // immutable
 	model Model // immutable
 
-	kicks atomic.Uint32 // queues with a posted kick, as bits
-	serve func()        // immutable: serveKicks
+	kicked pending     // by the host
+	held   pending     // with more work than was done at a time
+	atWork atomic.Bool // in the model's Notify
 
 	mu             sync.Mutex
 	queues         []virtq.Queue // guarded by mu
@@ -106,7 +112,11 @@ type Device struct {
 // New makes a device: a fresh one, or the one whose state the slot has.
 func New(slot Slot, spec Spec, model Model) (*Device, error) {
 	d := &Device{spec: spec, slot: slot, model: model, queues: make([]virtq.Queue, len(spec.Queues))}
-	d.serve = d.serveKicks
+	if slot.Continue == nil {
+		d.slot.Continue = slot.Post
+	}
+	d.kicked.init(d, d.slot.Post)
+	d.held.init(d, d.slot.Continue)
 	for i := range d.queues {
 		d.queues[i].Init(slot.Memory, spec.Queues[i])
 	}
@@ -123,20 +133,38 @@ func (d *Device) section() string { return fmt.Sprintf("virtio-%s/%d", d.spec.Na
 // Kick has the model notified of a queue soon. It may be called from any
 // goroutine and returns at once; kicks that come before the model was notified
 // are one.
-func (d *Device) Kick(queue int) { d.post(1 << queue) }
-
-func (d *Device) post(queues uint32) {
-	if d.kicks.Or(queues) == 0 {
-		d.slot.Post(d.serve)
+func (d *Device) Kick(queue int) {
+	if d.atWork.Load() {
+		d.held.add(1 << queue)
+	} else {
+		d.kicked.add(1 << queue)
 	}
 }
 
-func (d *Device) serveKicks() {
-	kicks := d.kicks.Swap(0)
+// pending are queues of which the model is to be notified soon.
+type pending struct {
+	queues atomic.Uint32 // as bits
+	post   func(func())  // immutable
+	serve  func()        // immutable: what is posted
+}
+
+func (p *pending) init(d *Device, post func(func())) {
+	p.post = post
+	p.serve = func() { d.serve(p.queues.Swap(0)) }
+}
+
+func (p *pending) add(queues uint32) {
+	if p.queues.Or(queues) == 0 {
+		p.post(p.serve)
+	}
+}
+
+// serve lets the model serve some queues.
+func (d *Device) serve(queues uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range d.queues {
-		if kicks&(1<<i) != 0 {
+		if queues&(1<<i) != 0 {
 			d.notify(i)
 		}
 	}
@@ -150,7 +178,10 @@ func (d *Device) notify(queue int) {
 	for i := range d.queues {
 		d.queues[i].Refill()
 	}
-	if err := d.model.Notify(d.queues, queue); err != nil {
+	d.atWork.Store(true)
+	err := d.model.Notify(d.queues, queue)
+	d.atWork.Store(false)
+	if err != nil {
 		d.fail(err)
 		return
 	}
@@ -176,7 +207,7 @@ func (d *Device) notify(queue int) {
 		}
 	}
 	if held != 0 {
-		d.post(held)
+		d.held.add(held)
 	}
 }
 
@@ -273,7 +304,7 @@ func (d *Device) load() error {
 	// A kick that was posted when the state was saved is lost, and the driver
 	// will not repeat it.
 	if d.live() {
-		d.post(1<<len(d.queues) - 1)
+		d.kicked.add(1<<len(d.queues) - 1)
 	}
 	return nil
 }

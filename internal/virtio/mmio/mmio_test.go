@@ -18,12 +18,16 @@ import (
 type echo struct {
 	notified, resets int
 	count            uint64 // requests; saved
+	during           func() // called in Notify, if not nil
 }
 
 var errNothing = errors.New("empty request")
 
 func (m *echo) Notify(queues []virtq.Queue, kicked int) error {
 	m.notified++
+	if m.during != nil {
+		m.during()
+	}
 	q := &queues[0]
 	for {
 		c, err := q.Pop()
@@ -175,6 +179,52 @@ func TestMuchWorkIsSpread(t *testing.T) {
 	notified := m.notified
 	if d.RunPosted(); m.notified != notified {
 		t.Error("work went on after a reset")
+	}
+}
+
+// What the guest can have a device do for ever is continued, and what the host has for the guest
+// is posted, also while something is to be continued.
+func TestWhatGoesOnIsContinued(t *testing.T) {
+	var continued []func()
+	m := new(echo)
+	d := virtiotest.NewDriver(t, func(slot mmio.Slot) (virtiotest.Device, error) {
+		slot.Continue = func(fn func()) { continued = append(continued, fn) }
+		return mmio.New(slot, spec, m)
+	})
+	dev := d.Dev.(*mmio.Device)
+	d.Start(virtiotest.Features, 256)
+	q := d.Queues[0]
+	for range 20 {
+		q.Add(virtiotest.Out(make([]byte, 300<<10)))
+	}
+	expect := func(what string, posted, waiting int) {
+		t.Helper()
+		if n := d.RunPosted(); n != posted || len(continued) != waiting {
+			t.Fatalf("%s: %d functions were posted and %d are to be continued, want %d and %d", what, n, len(continued), posted, waiting)
+		}
+	}
+	goOn := func() {
+		fn := continued[0]
+		continued = continued[1:]
+		fn()
+	}
+	q.Kick()
+	expect("the queue was kicked by the guest", 0, 1)
+	before := m.count
+	dev.Kick(0)
+	expect("it was kicked by the host", 1, 1)
+	if m.count == before {
+		t.Error("the host's kick had to wait")
+	}
+	m.during = func() { m.during = nil; dev.Kick(1) }
+	goOn()
+	expect("another queue was kicked by what the device does", 0, 1)
+	for len(continued) > 0 {
+		goOn()
+	}
+	expect("all was done", 0, 0)
+	if m.count != 20 {
+		t.Errorf("%d of 20 requests were served", m.count)
 	}
 }
 
