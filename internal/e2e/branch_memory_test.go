@@ -97,7 +97,7 @@ threading.Thread(target=tick, daemon=True).start()`)
 				t.Fatal(err)
 			}
 		}
-		most = max(most, d.private(t, id, limit/2))
+		most = max(most, d.private(t, id, ownMiB(limit/2)))
 	}
 	t.Logf("%d branches in %.1f s, each after 2 MiB: at most %d KiB private, %d KiB more in the process; mean pause %.2f ms",
 		branches, time.Since(start).Seconds(), most, d.anonymous(t, id)-begun, pause)
@@ -117,7 +117,7 @@ threading.Thread(target=tick, daemon=True).start()`)
 		d.killAll([]string{child})
 	}
 	d.killAll(children)
-	d.private(t, id, limit/2)
+	d.private(t, id, ownMiB(limit/2))
 	if a, b := value[int](t, d, id, "ticks"), value[int](t, d, id, "time.sleep(.1) or ticks"); b <= a {
 		t.Errorf("its thread stands still at %d", b)
 	}
@@ -171,7 +171,7 @@ def check():
 		d.killAll([]string{child})
 	}
 	d.branch(t, id, client.BranchRequest{Tag: "out-last", Wait: client.Ptr(true)})
-	d.private(t, id, 24)
+	d.private(t, id, ownMiB(24))
 	last := d.forkTag(t, "out-last", 1)[0]
 	if got := value[int](t, d, last, "check()"); got != 12 {
 		t.Errorf("a child of the last branch is in round %d", got)

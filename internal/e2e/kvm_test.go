@@ -72,6 +72,15 @@ var patience = min(2*time.Minute*slowness, 5*time.Minute)
 // fewer is how many there are of what only takes its time by being many.
 func fewer(usual int) int { return max(2, usual/int(slowness)) }
 
+// ownMiB is how much a sandbox may have to itself that needs so much memory at a time. On kvm what it
+// has written once stays its own, also if it is in a branch's file.
+func ownMiB(needs int64) int64 {
+	if usesKVM() {
+		return 2 * needs
+	}
+	return needs
+}
+
 // nap is what a job of a guest does, again and again, to leave others time.
 func nap(usual time.Duration) string { return fmt.Sprintf("sleep %v", (usual * slowness).Seconds()) }
 
