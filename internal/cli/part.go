@@ -30,10 +30,8 @@ const partPattern = ".forkd-*.part"
 func newPart(to string) (*part, error) {
 	dir := filepath.Dir(to)
 	removeStale(dir)
-	if unix.Access("/proc/self/fd", unix.X_OK) == nil { // by which it will get its name
-		if fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600); err == nil {
-			return &part{File: os.NewFile(uintptr(fd), to), to: to}, nil
-		}
+	if fd, err := openNameless(dir); err == nil {
+		return &part{File: os.NewFile(uintptr(fd), to), to: to}, nil
 	}
 	return newNamedPart(to)
 }
