@@ -235,14 +235,20 @@ func TestLiesAboutPages(t *testing.T) {
 	l, v := lying(t)
 	c := v.Cell()
 	numbers := []byte{5, 0, 0, 0, 7, 0, 0, 0} // of the pages 5 and 7
+	var writing sync.Mutex                    // for what write leaves behind
 	fetch := func(said wire.Fetched, write func(*os.File) error) (*page.Layer, error) {
 		l.do(wire.OpFetch, func(m *wire.Message) *wire.Message {
+			writing.Lock()
+			defer writing.Unlock()
 			if err := write(m.Files[0]); err != nil {
 				t.Error(err)
 			}
 			return &wire.Message{Body: encode(said), Blob: numbers}
 		})
-		return c.fetch(t.Context(), 1, lieMemory)
+		got, err := c.fetch(t.Context(), 1, lieMemory)
+		writing.Lock()
+		defer writing.Unlock()
+		return got, err
 	}
 	pages := func(n int) func(*os.File) error {
 		return func(f *os.File) error { _, err := f.Write(make([]byte, n*page.Size)); return err }
