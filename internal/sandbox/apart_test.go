@@ -148,6 +148,69 @@ func TestForkBesideASilentCell(t *testing.T) {
 	}
 }
 
+// What a cell that did not answer makes of a fork, when whoever wanted that is long gone with its
+// daemon, is no sandbox of the next one: not in the place of one that was made elsewhere instead and
+// runs, was paused or killed since, nor one that nobody was told of.
+func TestForksThatWereGivenUp(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "base", "")
+	first := forkBare(t, m, "base")
+	home := first.machine.Cell()
+	silence(t, first)
+	r, err := m.Fork(t.Context(), ForkSpec{Tag: "base", N: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var boxes [3]*box
+	for i := range r {
+		if r[i].Err != nil {
+			t.Fatal(r[i].Err)
+		}
+		boxes[i] = m.lookup(r[i].Sandbox.ID)
+	}
+	runs, paused, killed := boxes[0], boxes[1], boxes[2]
+	if err := m.Kill(killed.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.paused.put(recordOf(paused, kept{SnapshotTag: "base"})); err != nil || !m.remove(paused) {
+		t.Fatal(err)
+	}
+	m.journal.gone("", paused.id)
+	m.end(paused, reasonPaused) // as a pause does; there is no agent that could have a part in it
+	src, err := m.source("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Release()
+	refused, spec := make([]*box, 1), ForkSpec{Tag: "base", N: 1}
+	births := []birth{birthOf(spec)}
+	errs, err := m.spawnIn(t.Context(), home, src, births, refused) // as if it could be nowhere else
+	if err != nil || !errors.Is(errs[0], cell.ErrSilent) {
+		t.Fatal(errs, err)
+	}
+	m.giveUp(births, errs)
+	elsewhere := runs.machine.Cell().Name
+	m = meanwhile(t, m, func() {
+		celltest.Continue(t, home.PID)
+		time.Sleep(200 * time.Millisecond) // for the fork to be made
+	})
+	if b := m.lookup(runs.id); b == nil || b.machine.Cell().Name != elsewhere {
+		t.Error("one that runs has another machine now")
+	}
+	if info, err := m.Sandbox(paused.id); err != nil || info.State != Paused {
+		t.Errorf("one that was paused is %+v, %v", info, err)
+	}
+	if _, err := m.Sandbox(killed.id); err == nil || !strings.Contains(err.Error(), reasonKilled) {
+		t.Errorf("one that was killed: %v", err)
+	}
+	known := map[string]bool{first.id: true, runs.id: true, paused.id: true}
+	for _, info := range m.Sandboxes() {
+		if !known[info.ID] {
+			t.Errorf("nobody was told of %+v", info)
+		}
+	}
+}
+
 // Who is killed in a silent cell is gone at once, and the cell hears of it when it goes on.
 func TestKillInASilentCell(t *testing.T) {
 	m := openApart(t, false)

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -69,6 +71,7 @@ func (m *Manager) forkFrom(ctx context.Context, src *snapshot.Snapshot, spec For
 		births[i] = birthOf(spec)
 	}
 	boxes, errs := m.spawnAll(ctx, src, births)
+	m.giveUp(births, errs)
 	made := slices.DeleteFunc(slices.Clone(boxes), func(b *box) bool { return b == nil })
 	late := m.register(made...)
 	for i, b := range boxes {
@@ -79,6 +82,20 @@ func (m *Manager) forkFrom(ctx context.Context, src *snapshot.Snapshot, spec For
 		f.boxes[i] = b
 	}
 	return f, nil
+}
+
+// giveUp notes which children a cell that does not answer may yet make. This daemon closes them
+// then, and the next one is to do so, too.
+func (m *Manager) giveUp(births []birth, errs []error) {
+	var ids []string
+	for i, err := range errs {
+		if errors.Is(err, cell.ErrSilent) {
+			ids = append(ids, births[i].id)
+		}
+	}
+	if len(ids) > 0 {
+		m.journal.gone(reasonRefused, ids...)
+	}
 }
 
 // finish activates the children if need be and tells what became of each.

@@ -19,8 +19,8 @@ import (
 // more. What a sandbox is its cell knows; the journal is for when the cell is gone, too.
 //
 // It outlives processes and is not synced: a loss of power may take what was written last.
-// Nothing depends on it. What cannot be read or written of it is told in the log, and whoever
-// wanted that goes on.
+// What it lacks ends no sandbox. What cannot be read or written of it is told in the log, and whoever
+// wanted that goes on. But a machine that it says is not its sandbox's any more is closed.
 type journal struct {
 	path string
 	log  *slog.Logger
@@ -131,6 +131,16 @@ func (j *journal) gone(reason string, ids ...string) {
 
 // reason tells why a sandbox has gone; "" if that is not known.
 func (j *journal) reason(id string) string { return j.known.departed.reason(id) }
+
+// outdated reports whether a sandbox is gone, for a reason, or has a machine that was made later.
+func (j *journal) outdated(id string, made time.Time) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if has := j.known.listed[id]; has != nil {
+		return has.Restored.After(made)
+	}
+	return j.known.departed.reason(id) != ""
+}
 
 // sandboxes returns what was noted of sandboxes that are not gone.
 func (j *journal) sandboxes() []*listing {

@@ -155,6 +155,11 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found, lost *losses) {
 			return
 		}
 		id, err := m.recoverBox(v, snaps[v.Source], lacks[v.Source])
+		if errors.Is(err, errOutdated) {
+			m.opts.Log.Info("a machine is closed", "cell", f.Cell.Name, "id", id, "reason", err)
+			v.Close()
+			return
+		}
 		if err != nil {
 			lost.add(f.Cell, id, err)
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
@@ -212,6 +217,9 @@ func (m *Manager) settle(b *box) error {
 		m.journal.gone(reasonSpace, b.id)
 		return fmt.Errorf("there is no workspace %q any more", b.workspace)
 	}
+	if m.outdated(b) {
+		return errOutdated
+	}
 	rivals := m.rivals(b)
 	if i := slices.IndexFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }); i >= 0 {
 		if rivals[i].id != b.id {
@@ -223,6 +231,16 @@ func (m *Manager) settle(b *box) error {
 		m.drop(other, reasonOutlived)
 	}
 	return m.register(b)
+}
+
+var errOutdated = errors.New("it is not what its sandbox is any more")
+
+// outdated reports whether a machine is known not to be what its sandbox is any more. A cell that
+// did not answer has it: whoever forked it went elsewhere meanwhile, or gave up, and the daemon that would have
+// closed it later has ended.
+func (m *Manager) outdated(b *box) bool {
+	r, saved := m.saved(b.id)
+	return saved && r.PausedAt.After(b.restored) || m.journal.outdated(b.id, b.restored)
 }
 
 // rivals returns the sandboxes that are what another is, too.
