@@ -197,9 +197,10 @@ func (f *fixture) stoppable(t *testing.T, stopped *atomic.Bool, hold func(port u
 			if err != nil {
 				return
 			}
+			defer conn.Close()
 			go func() {
-				defer conn.Close()
 				io.Copy(conn, out)
+				conn.(*net.UnixConn).CloseWrite() // it does not hear yet that nobody waits for an answer
 			}()
 			io.Copy(theirs, conn)
 		}()

@@ -57,7 +57,8 @@ func (h *Host) erase(name string) {
 }
 
 // records returns the records of cells, and removes whatever else is in the
-// directory. By the names of those that cannot be read it tells why.
+// directory, but for what cannot be, as a directory of somebody's files. By the
+// names of those that cannot be read it tells why.
 func (h *Host) records() (all []record, unread map[string]error, err error) {
 	entries, err := os.ReadDir(h.opts.Dir)
 	if err != nil {
@@ -85,7 +86,7 @@ func (h *Host) records() (all []record, unread map[string]error, err error) {
 		name, _, _ := strings.Cut(e.Name(), ".")
 		if !known[name] {
 			if err := os.Remove(filepath.Join(h.opts.Dir, e.Name())); err != nil {
-				return nil, nil, err
+				h.opts.Log.Warn("removing what is not of any cell; it stays", "error", err)
 			}
 		}
 	}

@@ -252,10 +252,13 @@ func TestStoppedProcess(t *testing.T) {
 		t.Errorf("killing its neighbour: %v", err)
 	}
 	celltest.Continue(t, stopped)
-	if got := value[int](t, d, ids[0], "x"); got != 1 && got != 2 {
+	if got := value[int](t, d, ids[0], "was, x = x, 3\nwas"); got != 1 && got != 2 {
 		t.Errorf("x is %d", got)
 	}
 	d.sh(t, ids[0], "while ps | grep -q '[s]leep 600'; do sleep 0.05; done")
+	if got := value[int](t, d, ids[0], "x"); got != 3 {
+		t.Errorf("x is %d after an evaluation that was answered: one before was begun later", got)
+	}
 	if _, err := d.Pause(ctx, ids[0]); err != nil {
 		t.Error(err)
 	}

@@ -99,14 +99,15 @@ func (b *box) usedUntil() time.Time {
 }
 
 // foundIdle is how idle a sandbox is that an earlier daemon has left, which has noted used. It is
-// left the time that it may take until the guest can be asked whether something runs in it.
+// left the time that it may take until the guest can be asked whether something runs in it, also
+// if that is more than its whole idle lifetime.
 func foundIdle(used time.Time, idle time.Duration) idling {
 	now := time.Now()
-	if least := now.Add(2*releaseTime - idle); used.Before(least) && !used.IsZero() {
-		used = least
-	}
 	if used.IsZero() || used.After(now) { // it did not say, or said it ahead
 		used = now
+	}
+	if least := now.Add(2*releaseTime - idle); used.Before(least) {
+		used = least
 	}
 	return idling{last: used}
 }

@@ -56,6 +56,22 @@ func TestIdleLifetimeGoesOn(t *testing.T) {
 	}
 }
 
+// Whoever used a sandbox before the daemon was started again has time to come back, however short its idle lifetime is.
+func TestShortIdleLifetimeLeavesTimeToComeBack(t *testing.T) {
+	const idle = 2 * time.Second
+	for what, used := range map[string]time.Time{
+		"long ago": time.Now().Add(-time.Hour), "just now": time.Now(), "as told ahead": time.Now().Add(idle), "unknown": {},
+	} {
+		started := time.Now()
+		b := &box{idling: foundIdle(used, idle)}
+		b.limits.Idle = idle
+		at, reason := b.deadline()
+		if at.Before(started.Add(2*releaseTime)) || time.Until(at) > 2*releaseTime || reason != reasonIdle {
+			t.Errorf("used %s, it has %s left: %s", what, time.Until(at), reason)
+		}
+	}
+}
+
 // A cell is not told of every use, but is never behind by more than it may be.
 func TestUseIsToldSeldom(t *testing.T) {
 	m := openBare(t, t.TempDir())

@@ -454,21 +454,23 @@ class Runtime:
     # Connections.
 
     def serve(self, listener, all=True):
-        """Serves connections: all that ever come, or until those that are there have ended."""
+        """Serves connections, in the order in which they came: all that ever come, or until those that are there have ended."""
         poller = select.poll()
+        events, hung_up = select.POLLIN | select.POLLRDHUP, select.POLLRDHUP | select.POLLHUP | select.POLLERR
         listening, family = listener.fileno(), int(listener.family)
         poller.register(listening, select.POLLIN)
         connections = {}
         while True:
-            for fd, _ in poller.poll():
+            for fd, event in poller.poll():
                 if fd == listening:
                     fd, _ = listener._accept()
-                    poller.register(fd, select.POLLIN)
+                    poller.register(fd, events)
                     # What comes with a connection is mostly there already. The class in C does without a name for it all.
                     connections[fd] = _socket.socket(family, socket.SOCK_STREAM, 0, fd)
-                    if self.step(connections[fd], socket.MSG_DONTWAIT):
+                    # The poller yields the listener first, but what others have sent may be older.
+                    if len(connections) > 1 or self.step(connections[fd], socket.MSG_DONTWAIT):
                         continue
-                elif self.step(connections[fd], 0):
+                elif not (event & hung_up and left(connections[fd])) and self.step(connections[fd], 0):
                     continue
                 poller.unregister(fd)
                 connections.pop(fd).close()
@@ -634,6 +636,15 @@ class Runtime:
         self.control.close()
         self.listener.close()
         self.runner.outlet = self.stdout.sink = self.stderr.sink = None  # its output takes the way of any program's
+
+
+def left(connection):
+    """Reports whether nobody reads what is sent on a connection any more; what came on it is then nobody's wish."""
+    try:
+        connection.send(b"", socket.MSG_NOSIGNAL)  # which sends nothing
+    except OSError:
+        return True
+    return False
 
 
 def sleeper(page):

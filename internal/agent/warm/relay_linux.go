@@ -178,6 +178,11 @@ func (r *relay) execute(req wire.RunRequest, out *wire.Writer, gone, over <-chan
 	case <-gone:
 		return nil
 	}
+	select {
+	case <-gone: // while it waited
+		return nil
+	default:
+	}
 	run := &relayed{RunRequest: req, out: out, ended: make(chan *wire.RunError, 1)}
 	r.mu.Lock()
 	r.drain() // what nobody has asked for

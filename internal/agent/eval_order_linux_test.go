@@ -1,0 +1,78 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent/wire"
+)
+
+// Evaluations that a busy runtime finds waiting have their turns as they came, whichever connection they came on, and one that
+// nobody waits for any more has none.
+func TestEvalOrder(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t, "os", "time")
+	f.eval(t, "order = []")
+	info, _ := f.Runtime("python")
+	connect := func() net.Conn {
+		conn, err := f.dial(t.Context(), info.Port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	send := func(conn net.Conn, code string) {
+		if err := wire.NewWriter(conn).JSON(wire.TypeEval, wire.EvalRequest{ID: 1, Code: code}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive := func(conn net.Conn) string {
+		kind, payload, err := wire.NewReader(conn).Next()
+		if err != nil || kind != wire.TypeResult {
+			t.Fatalf("frame %d %q, %v", kind, payload, err)
+		}
+		var result wire.EvalResult
+		if err := json.Unmarshal(payload, &result); err != nil {
+			t.Fatal(err)
+		}
+		return string(result.Value)
+	}
+	known := func() net.Conn {
+		conn := connect()
+		send(conn, "0")
+		receive(conn)
+		return conn
+	}
+	busy, first, left := known(), known(), known()
+	goOn := filepath.Join(t.TempDir(), "go-on")
+	send(busy, fmt.Sprintf("order.append('busy')\nwhile not os.path.exists(%q): time.sleep(.01)", goOn))
+	send(first, "order.append('first')")
+	send(left, "order.append('left')")
+	left.Close()
+	second, third, newLeft := connect(), connect(), connect()
+	send(second, "order.append('second')")
+	send(third, "order.append('third')")
+	third.(*net.UnixConn).CloseWrite() // it still wants the answer
+	send(newLeft, "order.append('new and left')")
+	newLeft.Close()
+	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range []net.Conn{busy, first, second, third} {
+		receive(conn)
+	}
+	last := connect()
+	send(last, "order")
+	if got, want := receive(last), `["busy","first","second","third"]`; got != want {
+		t.Errorf("evaluated were %s, not %s", got, want)
+	}
+}
