@@ -170,17 +170,17 @@ class AsyncController:
         One that could not be written is an error, as is one that is not ready
         after timeout seconds.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = self.transport.deadline(timeout)
         pause = 0.001
         while True:
-            info = await self.get_snapshot(tag)
+            info = await self.within(self.transport.before(end).limit).get_snapshot(tag)
             if info["status"] == "ready":
                 return info
             if info["status"] == "failed":
                 raise NotBootableError(f"snapshot {tag} could not be written: {info.get('warning', '')}")
-            if end is not None and time.monotonic() >= end:
-                raise DeadlineError(f"snapshot {tag} is still being written after {timeout:g} s")
-            await self.transport.io.sleep(pause)
+            if time.monotonic() >= end:
+                raise DeadlineError(f"snapshot {tag} is still being written")
+            await self.transport.io.sleep(min(pause, max(end - time.monotonic(), 0)))
             pause = min(pause * 1.2, 0.1)
 
     async def derive_snapshot(

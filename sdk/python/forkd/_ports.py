@@ -62,16 +62,16 @@ class AsyncPorts:
 
     async def wait(self, port: int, timeout: float = 30.0) -> None:
         """Return when something listens on a port."""
-        end = time.monotonic() + timeout
+        begun, end = time.monotonic(), self._transport.deadline(timeout)
         pause = 0.005
         while True:
             try:
-                await (await self.open(port)).close()
+                await (await AsyncPorts(self._transport.before(end), self._id).open(port)).close()
                 return
-            except PortClosedError:
+            except (PortClosedError, DeadlineError):
                 if time.monotonic() >= end:
-                    raise DeadlineError(f"nothing listens on port {port} after {timeout:g} s") from None
-            await self._transport.io.sleep(pause)
+                    raise DeadlineError(f"nothing listens on port {port} after {end - begun:.3g} s") from None
+            await self._transport.io.sleep(min(pause, max(end - time.monotonic(), 0)))
             pause = min(pause * 1.5, 0.25)
 
     async def request(

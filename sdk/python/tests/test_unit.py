@@ -281,6 +281,17 @@ class TestBranches(FakeDaemon):
         self.answer("GET", "/v1/snapshots/b/info", 200, {"tag": "b", "status": "writing"})
         self.assertEqual(self.fails(self.controller.wait_snapshot, "b", timeout=0).code, "timeout")
 
+    def test_the_limit_of_a_call_is_for_all_that_is_asked(self):
+        self.answer("GET", "/v1/snapshots/b/info", 200, {"tag": "b", "status": "writing"})
+        self.assertEqual(self.fails(self.controller.within(0.1).wait_snapshot, "b").code, "timeout")
+        self.answer("GET", "/v1/sandboxes/sb-1/tcp/9", 502, {"error": "closed", "code": "port_closed"})
+        box = self.box.within(0.1)
+        self.assertIn("nothing listens on port 9 after 0.1 s", str(self.fails(box.ports.wait, 9, timeout=3)))
+        begun = threading.Event()
+        self.addCleanup(begun.set)
+        self.server.answers["GET", "/v1/sandboxes/sb-1/tcp/9"] = lambda _: (begun.wait(3), (None, None))[1]
+        self.assertEqual(self.fails(box.ports.wait, 9, timeout=2).code, "timeout")
+
     def test_delete(self):
         self.answer("DELETE", "/v1/snapshots/b", 204)
         self.assertEqual(self.controller.delete_snapshot("b"), ["b"])

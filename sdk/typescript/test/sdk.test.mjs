@@ -129,6 +129,17 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		await assert.rejects(box.eval("1", { signal: AbortSignal.abort() }), { name: "AbortError" });
 	});
 
+	is("the time of a call is for all that is asked", async () => {
+		const closed = { status: 502, body: { error: "closed", code: "port_closed" } };
+		answers.set("GET /v1/sandboxes/sb1/tcp/9", closed);
+		answers.set("GET /v1/sandboxes/sb1/ports/9/", closed);
+		const limits = { timeoutMs: 3000, requestTimeoutMs: 100 };
+		await assert.rejects(box.ports.wait(9, limits), /nothing listens on port 9 after 0.1 s/);
+		answers.set("GET /v1/snapshots/b/info", { body: { tag: "b", status: "writing" } });
+		await assert.rejects(controller.waitSnapshot("b", limits), forkd.DeadlineError);
+		assert.ok(asked.length < 40, `${asked.length} requests`);
+	});
+
 	is("a lost connection is an error, and nothing is repeated", async () => {
 		answers.set("POST /v1/sandboxes/sb1/eval", (request) => request.socket.destroy());
 		await assert.rejects(box.eval("1"), forkd.UnavailableError);
