@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ._controller import box_route, given
-from ._errors import EvalError
+from ._errors import EvalError, EvalTimeout
 from ._output import OnOutput, notify
 from ._records import CodeContext
 from ._transport import Answer, Transport, cut_off
@@ -178,4 +178,8 @@ async def _follow(answer: Answer, on_stdout: OnOutput, on_stderr: OnOutput, on_r
 
 
 def _eval_error(record: Mapping[str, str]) -> EvalError:
-    return EvalError(record["type"], record["message"], record["traceback"])
+    kind, message, trace = record["type"], record["message"], record["traceback"]
+    # The daemon tells of the limit in place of the interrupt, which the traceback ends with.
+    # An exception of the code itself stands in its own traceback.
+    limit = kind == "TimeoutError" and message and f"{kind}: {message}" not in trace
+    return (EvalTimeout if limit else EvalError)(kind, message, trace)

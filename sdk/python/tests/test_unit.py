@@ -12,7 +12,7 @@ import threading
 import unittest
 from datetime import datetime, timezone
 
-from forkd import ConnectError, Controller, EvalError, ForkdError, PartialSpawnError, Sandbox
+from forkd import ConnectError, Controller, EvalError, EvalTimeout, ForkdError, PartialSpawnError, Sandbox
 from forkd._data import pieces
 from forkd._files import _file_info, _time
 from forkd._io import iterate, run
@@ -116,12 +116,24 @@ class TestErrors(FakeDaemon):
 
     def test_eval_error_text(self):
         self.assertEqual(str(EvalError("KeyError", "'a'", "")), "KeyError: 'a'")
-        self.assertEqual(
-            str(EvalError("TimeoutError", "interrupted after 1s", "Traceback\nKeyboardInterrupt\n")),
-            "Traceback\nKeyboardInterrupt\nTimeoutError: interrupted after 1s",
-        )
-        own = "Traceback\nTimeoutError: mine"
-        self.assertEqual(str(EvalError("TimeoutError", "mine", own)), own)
+        interrupted = "Traceback\nKeyboardInterrupt"
+        self.assertEqual(str(EvalTimeout("TimeoutError", "after 1s", interrupted + "\n")), interrupted + "\nTimeoutError: after 1s")
+        self.assertEqual(str(EvalTimeout("TimeoutError", "after 1s", "")), "TimeoutError: after 1s")
+
+    def test_the_limit_of_an_evaluation_and_a_timeout_of_the_code(self):
+        for message, trace, limit in [
+            ("after 1s", "Traceback\nKeyboardInterrupt", True),
+            ("after 1s", "", True),
+            ("mine", "Traceback\nTimeoutError: mine", False),
+            ("", "Traceback\nTimeoutError", False),
+        ]:
+            error = {"type": "TimeoutError", "message": message, "traceback": trace}
+            self.answer("POST", "/v1/sandboxes/x/eval", 200, {"error": error, "result": None})
+            self.answer("GET", "/v1/sandboxes/x", 200, {"id": "x"})
+            box = Sandbox.connect("x", controller=self.controller)
+            with self.subTest(message), self.assertRaises(EvalError) as caught:
+                box.eval("1")
+            self.assertEqual(isinstance(caught.exception, TimeoutError), limit)
 
 
 class TestConnections(FakeDaemon):

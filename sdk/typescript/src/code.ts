@@ -1,6 +1,6 @@
 import type { OnOutput } from "./commands.js";
 import { boxRoute } from "./controller.js";
-import { EvalError } from "./errors.js";
+import { EvalError, EvalTimeout } from "./errors.js";
 import { type CodeContext, type Language, type Raw, seconds, snake } from "./records.js";
 import { type CallOptions, type Transport, cutOff } from "./transport.js";
 
@@ -180,5 +180,8 @@ export async function runCode(transport: Transport, id: string, code: string, op
 }
 
 function evalError({ type, message, traceback }: RawError): EvalError {
-	return new EvalError(type, message, traceback);
+	// The daemon tells of the limit in place of the interrupt, which the traceback ends with.
+	// An exception of the code itself stands in its own traceback.
+	const limit = type === "TimeoutError" && message !== "" && !traceback.includes(`${type}: ${message}`);
+	return new (limit ? EvalTimeout : EvalError)(type, message, traceback);
 }

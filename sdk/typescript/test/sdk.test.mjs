@@ -140,6 +140,17 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		assert.ok(asked.length < 40, `${asked.length} requests`);
 	});
 
+	is("the limit of an evaluation and a timeout of the code are told apart", async () => {
+		const raise = async (message, traceback) => {
+			const error = { type: "TimeoutError", message, traceback };
+			answers.set("POST /v1/sandboxes/sb1/eval", { body: { result: null, error } });
+			return (await box.eval("1").catch((err) => err)).constructor;
+		};
+		assert.equal(await raise("after 1s", "Traceback\nKeyboardInterrupt"), forkd.EvalTimeout);
+		assert.equal(await raise("mine", "Traceback\nTimeoutError: mine"), forkd.EvalError);
+		assert.equal(await raise("", "Traceback\nTimeoutError"), forkd.EvalError);
+	});
+
 	is("a lost connection is an error, and nothing is repeated", async () => {
 		answers.set("POST /v1/sandboxes/sb1/eval", (request) => request.socket.destroy());
 		await assert.rejects(box.eval("1"), forkd.UnavailableError);
