@@ -15,7 +15,17 @@ OnResult = Optional[Callable[["Result"], Any]]
 
 
 class Repr(str):
-    """The text of a value that JSON cannot carry, as the runtime prints it."""
+    """The text of a value that JSON cannot carry, as the runtime prints it.
+
+    truncated tells that these are only the first characters of a longer text.
+    """
+
+    truncated: bool
+
+    def __new__(cls, text: str, truncated: bool = False) -> "Repr":
+        self = super().__new__(cls, text)
+        self.truncated = truncated
+        return self
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,7 @@ async def evaluate(transport: Transport, id: str, code: str, timeout: Optional[f
         raise _eval_error(answer["error"])
     if "value" in answer:
         return answer["value"]
-    return None if answer["result"] is None else Repr(answer["result"])
+    return None if answer["result"] is None else Repr(answer["result"], answer.get("result_truncated", False))
 
 
 async def run_code(

@@ -120,6 +120,14 @@ class TestErrors(FakeDaemon):
         self.assertEqual(str(EvalTimeout("TimeoutError", "after 1s", interrupted + "\n")), interrupted + "\nTimeoutError: after 1s")
         self.assertEqual(str(EvalTimeout("TimeoutError", "after 1s", "")), "TimeoutError: after 1s")
 
+    def test_a_value_that_was_cut_says_so(self):
+        self.answer("GET", "/v1/sandboxes/x", 200, {"id": "x"})
+        box = Sandbox.connect("x", controller=self.controller)
+        for told, cut in [({"result_truncated": True}, True), ({"result_truncated": False}, False), ({}, False)]:
+            self.answer("POST", "/v1/sandboxes/x/eval", 200, {"error": None, "result": "b'x", **told})
+            value = box.eval("1")
+            self.assertEqual((value, value.truncated), ("b'x", cut))
+
     def test_the_limit_of_an_evaluation_and_a_timeout_of_the_code(self):
         for message, trace, limit in [
             ("after 1s", "Traceback\nKeyboardInterrupt", True),

@@ -5,7 +5,16 @@ import { type CodeContext, type Language, type Raw, seconds, snake } from "./rec
 import { type CallOptions, type Transport, cutOff } from "./transport.js";
 
 /** The text of a value that JSON cannot carry, as the runtime prints it. */
-export class Repr extends String {}
+export class Repr extends String {
+	/** @internal */
+	constructor(
+		text: string,
+		/** These are only the first characters of a longer text. */
+		readonly truncated = false,
+	) {
+		super(text);
+	}
+}
 
 /** A value in every form that it can be shown in. */
 export class Result {
@@ -131,7 +140,12 @@ export async function evaluate(
 	options: { timeoutMs?: number } & CallOptions,
 ): Promise<unknown> {
 	const { timeoutMs, ...call } = options;
-	const answer = await transport.call<{ result: string | null; value?: unknown; error: RawError | null }>(
+	const answer = await transport.call<{
+		result: string | null;
+		result_truncated?: boolean;
+		value?: unknown;
+		error: RawError | null;
+	}>(
 		"POST",
 		boxRoute(id, "eval"),
 		{ code, ...seconds(timeoutMs) },
@@ -139,7 +153,7 @@ export async function evaluate(
 	);
 	if (answer.error) throw evalError(answer.error);
 	if ("value" in answer) return answer.value;
-	return answer.result === null ? null : new Repr(answer.result);
+	return answer.result === null ? null : new Repr(answer.result, answer.result_truncated);
 }
 
 /** Runs code in a context. */

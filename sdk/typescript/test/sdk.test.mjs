@@ -140,6 +140,14 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		assert.ok(asked.length < 40, `${asked.length} requests`);
 	});
 
+	is("a value that was cut says so", async () => {
+		for (const [told, cut] of [[{ result_truncated: true }, true], [{ result_truncated: false }, false], [{}, false]]) {
+			answers.set("POST /v1/sandboxes/sb1/eval", { body: { result: "b'x", error: null, ...told } });
+			const value = await box.eval("1");
+			assert.deepEqual([String(value), value.truncated], ["b'x", cut]);
+		}
+	});
+
 	is("the limit of an evaluation and a timeout of the code are told apart", async () => {
 		const raise = async (message, traceback) => {
 			const error = { type: "TimeoutError", message, traceback };
