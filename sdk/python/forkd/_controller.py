@@ -69,7 +69,11 @@ def known(options: Type[Any], values: Mapping[str, Any]) -> Dict[str, Any]:
 
 def argv(cmd: Union[str, Sequence[str]]) -> List[str]:
     """Return the arguments of a command; a string is for the shell."""
-    return ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
+    if isinstance(cmd, str):
+        return ["/bin/sh", "-c", cmd]
+    if isinstance(cmd, bytes) or not hasattr(cmd, "__iter__"):
+        raise TypeError(f"a command must be a string or a list of strings, not {type(cmd).__name__}")
+    return list(cmd)
 
 
 class AsyncController:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Union
 
 from ._controller import box_route
-from ._data import whole
+from ._data import exact
 from ._errors import DeadlineError, PortClosedError, UnsupportedError
 from ._http1 import request_head
 from ._opening import Opening
@@ -86,7 +86,7 @@ class AsyncPorts:
         connection = await self.open(port)
         try:
             head = {"Host": f"localhost:{port}", "Connection": "close", **(headers or {})}
-            data = b"" if body is None else whole(body) or b""
+            data = b"" if body is None else exact(body)
             if body is not None:
                 head["Content-Length"] = str(len(data))
             await connection.send(request_head(method, path, head) + data)
@@ -110,7 +110,7 @@ class AsyncConnection:
     async def send(self, data: Union[str, bytes]) -> None:
         """Send text or bytes."""
         with self._transport.talking():
-            await self.stream.send(whole(data) or b"")
+            await self.stream.send(exact(data))
 
     async def receive(self) -> bytes:
         """Return what has come, as soon as something has; nothing at the end."""

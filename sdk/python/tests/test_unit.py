@@ -352,6 +352,22 @@ class TestBranches(FakeDaemon):
         )
 
 
+class TestWrongTypes(FakeDaemon):
+    def test_are_named_and_nothing_is_sent(self):
+        self.answer("GET", "/v1/sandboxes/x", 200, {"id": "x"})
+        box = Sandbox.connect("x", controller=self.controller)
+        for text, call, args in [
+            ("command must be a string or a list of strings, not int", box.commands.run, (5,)),
+            ("command must be a string or a list of strings, not bytes", box.commands.run, (b"ls",)),
+            ("data must be .* not int", box.files.write, ("/x", 5)),
+            ("data must be .* not NoneType", box.files.write, ("/x", None)),
+            ("data must be .* not int", lambda: box.commands.run("cat", stdin=5), ()),
+        ]:
+            with self.subTest(text), self.assertRaisesRegex(TypeError, text):
+                call(*args)
+        self.assertEqual(len(self.server.asked), 1)
+
+
 class TestPieces(unittest.TestCase):
     def test_urls(self):
         for url in ["127.0.0.1:8889", "ftp://x", "unix://", "unix://a/b", "http://", "http://x/y", "unix:"]:
