@@ -73,12 +73,15 @@ func newExitCodes() *cobra.Command {
 
 exec, attach and run give the exit status of the command. Beyond that
 124    the command took longer than --timeout
-125    forkd itself failed, so the command may not have run
+125    forkd itself failed, so the command may not have run; also with --detach, which
+       gives 0 when the command has been started
 126    the command cannot be executed
 127    the command was not found
 128+n  the command was ended by signal n
 
-eval and run-code give 1 for an exception, and
+eval and run-code give
+1      the code raised an exception, or forkd itself failed: --json tells them apart, as
+       only an exception comes with an outcome on standard output
 124    the code was interrupted because it took longer than --timeout`,
 	}
 }

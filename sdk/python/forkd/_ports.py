@@ -43,7 +43,7 @@ class AsyncPorts:
         if self._transport.url.startswith("unix:"):
             raise UnsupportedError(
                 f"the daemon at {self._transport.url} has no URL for others",
-                hint="name its TCP address with FORKD_URL, or use ports.request or ports.open",
+                hint="name its TCP address, as with FORKD_URL=http://127.0.0.1:8889, or use ports.request or ports.open",
             )
         return self._transport.url.rstrip("/") + box_route(self._id, "ports", str(port)) + "/"
 

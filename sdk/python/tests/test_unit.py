@@ -182,6 +182,10 @@ class TestConnections(FakeDaemon):
             server.answers["GET", "/version"] = (200, {"api": "v1"})
             with Controller("unix://" + path) as controller:
                 self.assertEqual(controller.version(), {"api": "v1"})
+                server.answers["GET", "/v1/sandboxes/x"] = (200, {"id": "x"})
+                error = self.fails(Sandbox.connect("x", controller=controller).get_url, 80)
+                self.assertEqual(error.code, "unsupported")
+                self.assertIn("FORKD_URL=http://", error.hint)
 
     def test_cut_stream(self):
         self.answer("POST", "/v1/sandboxes", 201, [BOX])

@@ -33,7 +33,7 @@ export class Ports {
 	url(port: number): string {
 		if (this.transport.url.protocol === "unix:") {
 			throw new UnsupportedError(`the daemon at ${this.transport.url} has no URL for others`, {
-				hint: "name its TCP address with FORKD_URL, or use ports.request or ports.open",
+				hint: "name its TCP address, as with FORKD_URL=http://127.0.0.1:8889, or use ports.request or ports.open",
 			});
 		}
 		return new URL(this.path(port), this.transport.url).href;
