@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -97,6 +98,10 @@ func TestFileNames(t *testing.T) {
 	}
 	if err := os.Mkdir(dir+"/sub", 0o755); err != nil {
 		t.Fatal(err)
+	}
+	err = f.Rename(t.Context(), wire.RenameRequest{From: wire.Name(dir + "/no"), To: wire.Name(dir + "/to")})
+	if want := fmt.Sprintf("renaming %q to %q: no such file", dir+"/no", dir+"/to"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("renaming what is not there: %v, want %s", err, want)
 	}
 	for _, name := range names {
 		from, to := wire.Name(dir+"/"+name), wire.Name(dir+"/sub/"+name)

@@ -33,7 +33,7 @@ standard input.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	childFlag(cmd, &o.child)
-	cmd.Flags().Var(&o.timeout, "timeout", "interrupt the code after this `time`")
+	cmd.Flags().Var(&o.timeout, "timeout", "interrupt the code after this `time`"+timeForm)
 	jsonFlag(cmd, &o.json)
 	return cmd
 }

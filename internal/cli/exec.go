@@ -31,7 +31,7 @@ func (c *commandFlags) add(cmd *cobra.Command) {
 	flags.StringVarP(&c.cwd, "cwd", "w", "", "working `directory`")
 	flags.StringVarP(&c.user, "user", "u", "", "`user` to run as: a name or uid[:gid]")
 	flags.BoolVarP(&c.stdin, "stdin", "i", false, "pass standard input on")
-	flags.Var(&c.timeout, "timeout", "kill the command after this `time`")
+	flags.Var(&c.timeout, "timeout", "kill the command after this `time`"+timeForm)
 	flags.BoolVar(&c.json, "json", false, "print the outcome and the output as JSON at the end")
 }
 

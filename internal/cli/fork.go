@@ -84,7 +84,7 @@ in them.`,
 	flags.StringVar(&o.from, "from-sandbox", "", "fork from the sandbox with this `ID`")
 	flags.IntVarP(&o.n, "count", "n", 1, "`number` of children, 1 to 1000")
 	o.limits.add(cmd)
-	flags.Var(&o.timeout, "timeout", "lifetime of the children, as a `time`; see --on-timeout")
+	flags.Var(&o.timeout, "timeout", "lifetime of the children, see --on-timeout, as a `time`"+timeForm)
 	o.keep.add(cmd)
 	flags.BoolVar(&o.prewarm, "prewarm", false, "refresh each child now and not before its first use")
 	flags.BoolVar(&o.netns, "per-child-netns", false, "a network for each child (not in this build)")

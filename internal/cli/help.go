@@ -61,6 +61,9 @@ FORKD_JAIL           off: those processes are not confined, on hosts that offer 
 	}
 }
 
+// timeForm ends the help of the flags that are a duration.
+const timeForm = ": 90s, 5m, 1h30m, or a number of seconds"
+
 // newExitCodes is a help topic.
 func newExitCodes() *cobra.Command {
 	return &cobra.Command{
@@ -73,12 +76,17 @@ func newExitCodes() *cobra.Command {
 
 exec, attach and run give the exit status of the command. Beyond that
 124    the command took longer than --timeout
-125    forkd itself failed, so the command may not have run
+125    forkd itself failed, so the command may not have run; with --tty and --detach
+       also for a command that cannot be executed or was not found
 126    the command cannot be executed
 127    the command was not found
 128+n  the command was ended by signal n
+With --detach, 0 means that the command has been started.
 
-eval and run-code give 1 for an exception, and
+eval and run-code give
+1      the code raised an exception, or forkd itself failed, which standard error
+       tells as "forkd: error: ..."; with --json only the former gives an "error"
+       on standard output
 124    the code was interrupted because it took longer than --timeout`,
 	}
 }

@@ -28,7 +28,7 @@ func (l *limitFlags) add(cmd *cobra.Command) {
 	flags.Var(&l.disk, "disk-limit-mib", "what it may write to its disk, in `MiB`")
 	flags.Var(&l.diskRate, "disk-rate", "what it may read from and write to its disk, in `bytes` per second, such as 10MiB")
 	flags.Var(&l.netRate, "net-rate", "what it may send and receive, in `bytes` per second")
-	flags.Var(&l.idle, "idle-timeout", "`time` after which its lifetime is over if nobody uses it")
+	flags.Var(&l.idle, "idle-timeout", "lifetime that begins anew with each use, as a `time`"+timeForm)
 }
 
 // apply puts the flags into a request.

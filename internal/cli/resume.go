@@ -25,7 +25,7 @@ func newResume(f *factory) *cobra.Command {
 		ValidArgsFunction: f.boxes("paused"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
-	cmd.Flags().Var(&o.timeout, "timeout", "their lifetime from now on, as a `time`; the one that they were given last by default")
+	cmd.Flags().Var(&o.timeout, "timeout", "their lifetime from now on, by default the one that they were given last, as a `time`"+timeForm)
 	jsonFlag(cmd, &o.json)
 	return cmd
 }

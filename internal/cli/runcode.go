@@ -62,7 +62,7 @@ output and each value, with all its forms.`,
 	flags.StringVarP(&o.cwd, "cwd", "w", "", "working `directory` of a context that is started for this")
 	flags.StringVarP(&o.user, "user", "u", "", "`user` of a context that is started for this")
 	flags.StringArrayVarP(&o.env, "env", "e", nil, "set a variable for this run: `NAME=VALUE`, or NAME to pass yours on")
-	flags.Var(&o.timeout, "timeout", "interrupt the code after this `time`")
+	flags.Var(&o.timeout, "timeout", "interrupt the code after this `time`"+timeForm)
 	flags.StringVar(&o.save, "save", "", "write images and other files that the code displays to this `directory`")
 	completeFlag(cmd, "language", cobra.FixedCompletions([]string{"python", "javascript", "bash"}, cobra.ShellCompDirectiveNoFileComp))
 	jsonFlag(cmd, &o.json)

@@ -243,7 +243,7 @@ func newWorkspaceEval(f *factory) *cobra.Command {
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().Var(&o.timeout, "timeout", "interrupt the code after this `time`")
+	cmd.Flags().Var(&o.timeout, "timeout", "interrupt the code after this `time`"+timeForm)
 	jsonFlag(cmd, &o.json)
 	return cmd
 }

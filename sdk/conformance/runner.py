@@ -450,7 +450,8 @@ class Case:
     async def do_sandboxes(self, box, **options):
         return await value(self.controller.list_sandboxes(**options))
 
-    async def do_wait_port(self, box, port, **options):
+    async def do_wait_port(self, box, port, within=None, **options):
+        box = box if within is None else box.within(within)
         await value(box.ports.wait(port, **options))
 
     async def do_request(self, box, port, **options):

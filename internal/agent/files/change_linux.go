@@ -296,7 +296,7 @@ func (r *Root) Rename(req wire.RenameRequest) error {
 	}
 	defer to.close()
 	if err := rename(from, from.base, to, req.NoReplace); err != nil {
-		return failure("renaming to "+strconv.Quote(string(req.To)), string(req.From), err)
+		return failure("renaming "+strconv.Quote(string(req.From))+" to", string(req.To), err)
 	}
 	return nil
 }

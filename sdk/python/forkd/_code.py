@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ._controller import box_route, given
-from ._errors import EvalError
+from ._errors import EvalError, EvalTimeout
 from ._output import OnOutput, notify
 from ._records import CodeContext
 from ._transport import Answer, Transport, cut_off
@@ -15,7 +15,17 @@ OnResult = Optional[Callable[["Result"], Any]]
 
 
 class Repr(str):
-    """The text of a value that JSON cannot carry, as the runtime prints it."""
+    """The text of a value that JSON cannot carry, as the runtime prints it.
+
+    truncated tells that these are only the first characters of a longer text.
+    """
+
+    truncated: bool
+
+    def __new__(cls, text: str, truncated: bool = False) -> "Repr":
+        self = super().__new__(cls, text)
+        self.truncated = truncated
+        return self
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,7 @@ async def evaluate(transport: Transport, id: str, code: str, timeout: Optional[f
         raise _eval_error(answer["error"])
     if "value" in answer:
         return answer["value"]
-    return None if answer["result"] is None else Repr(answer["result"])
+    return None if answer["result"] is None else Repr(answer["result"], answer.get("result_truncated", False))
 
 
 async def run_code(
@@ -178,4 +188,8 @@ async def _follow(answer: Answer, on_stdout: OnOutput, on_stderr: OnOutput, on_r
 
 
 def _eval_error(record: Mapping[str, str]) -> EvalError:
-    return EvalError(record["type"], record["message"], record["traceback"])
+    kind, message, trace = record["type"], record["message"], record["traceback"]
+    # The daemon tells of the limit in place of the interrupt, which the traceback ends with.
+    # An exception of the code itself stands in its own traceback.
+    limit = kind == "TimeoutError" and message and f"{kind}: {message}" not in trace
+    return (EvalTimeout if limit else EvalError)(kind, message, trace)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from ._controller import argv, box_route, given, known
-from ._data import AsyncData, cut, pieces
+from ._data import AsyncData, check, cut, pieces
 from ._errors import ForkdError, NotFoundError
 from ._http1 import chunk
 from ._io import Job, Stream
@@ -76,6 +76,7 @@ class AsyncCommands:
                 end = await output.follow(answer)
                 await answer.read()
         else:
+            check(stdin)
             end = await self._run_with_input(request, stdin, output)
         return output.result(end, options.get("timeout"))
 

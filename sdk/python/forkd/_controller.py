@@ -69,7 +69,11 @@ def known(options: Type[Any], values: Mapping[str, Any]) -> Dict[str, Any]:
 
 def argv(cmd: Union[str, Sequence[str]]) -> List[str]:
     """Return the arguments of a command; a string is for the shell."""
-    return ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
+    if isinstance(cmd, str):
+        return ["/bin/sh", "-c", cmd]
+    if isinstance(cmd, bytes) or not hasattr(cmd, "__iter__"):
+        raise TypeError(f"a command must be a string or a list of strings, not {type(cmd).__name__}")
+    return list(cmd)
 
 
 class AsyncController:
@@ -170,17 +174,17 @@ class AsyncController:
         One that could not be written is an error, as is one that is not ready
         after timeout seconds.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = self.transport.deadline(timeout)
         pause = 0.001
         while True:
-            info = await self.get_snapshot(tag)
+            info = await self.within(self.transport.before(end).limit).get_snapshot(tag)
             if info["status"] == "ready":
                 return info
             if info["status"] == "failed":
                 raise NotBootableError(f"snapshot {tag} could not be written: {info.get('warning', '')}")
-            if end is not None and time.monotonic() >= end:
-                raise DeadlineError(f"snapshot {tag} is still being written after {timeout:g} s")
-            await self.transport.io.sleep(pause)
+            if time.monotonic() >= end:
+                raise DeadlineError(f"snapshot {tag} is still being written")
+            await self.transport.io.sleep(min(pause, max(end - time.monotonic(), 0)))
             pause = min(pause * 1.2, 0.1)
 
     async def derive_snapshot(

@@ -19,6 +19,20 @@ def whole(data: AsyncData) -> Union[bytes, None]:
     return None
 
 
+def check(data: AsyncData) -> None:
+    """Refuse what is none of these, before anything is sent."""
+    if whole(data) is None and not any(hasattr(data, name) for name in ("__iter__", "__aiter__", "read")):
+        raise TypeError(f"data must be text, bytes, a binary file or pieces of bytes, not {type(data).__name__}")
+
+
+def exact(data: Union[str, bytes]) -> bytes:
+    """Return text or bytes as bytes; anything else is refused."""
+    found = whole(data)
+    if found is None:
+        raise TypeError(f"data must be bytes or text, not {type(data).__name__}")
+    return found
+
+
 async def pieces(data: AsyncData) -> AsyncIterator[bytes]:
     """Cut data into pieces of a moderate size."""
     source: Any = data
@@ -43,8 +57,6 @@ async def pieces(data: AsyncData) -> AsyncIterator[bytes]:
 
 def cut(item: Union[str, bytes]) -> Iterable[bytes]:
     """Cut what is in memory into pieces; none is empty."""
-    data = whole(item)
-    if data is None:
-        raise TypeError(f"data must be bytes or text, not {type(item).__name__}")
+    data = exact(item)
     for i in range(0, len(data), PIECE):
         yield data[i : i + PIECE]

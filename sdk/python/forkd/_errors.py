@@ -172,9 +172,7 @@ class ConnectError(UnavailableError, ConnectionError):
 class EvalError(ForkdError):
     """Code has raised an exception.
 
-    type and message are the exception's, traceback is its whole text. When the
-    time limit ended the code, type is "TimeoutError" and the traceback that of
-    the interrupt.
+    type and message are the exception's, traceback is its whole text.
     """
 
     code = "eval_error"
@@ -186,12 +184,19 @@ class EvalError(ForkdError):
         self.traceback = traceback
 
     def __str__(self) -> str:
-        trace, last = self.traceback.rstrip(), f"{self.type}: {self.message}"
-        if not trace:
-            return last
-        if self.type == "TimeoutError" and last not in trace:
-            return f"{trace}\n{last}"
-        return trace
+        return self.traceback.rstrip() or f"{self.type}: {self.message}"
+
+
+class EvalTimeout(EvalError, TimeoutError):
+    """The time limit of an evaluation or a run ended it; state is kept.
+
+    type is "TimeoutError", message names the limit, and traceback shows where the
+    code was interrupted. A TimeoutError that the code itself raises is a plain
+    EvalError.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.traceback.rstrip()}\n{self.type}: {self.message}".lstrip()
 
 
 class CommandTimeout(DeadlineError):

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import IO, Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, Union
 
 from ._controller import box_route, given
-from ._data import AsyncData
+from ._data import AsyncData, check
 from ._errors import NotFoundError
 from ._opening import Opening
 from ._transport import BYTES, LINES, STREAM_SECS, Answer, Transport
@@ -103,8 +103,10 @@ class AsyncFiles:
     ) -> None:
         """Create or replace a file with text, bytes, a binary file or pieces.
 
-        An existing file changes at once or not at all.
+        An existing file changes at once or not at all. Its permissions become mode, 0644
+        by default; its owner stays unless user is given.
         """
+        check(data)
         pairs = [f"{name}={value}" for name, value in (attrs or {}).items()]
         url = self._path(path=path, mode=_octal(mode), user=user, parents=parents, attr=pairs)
         async with self._transport.exchange("PUT", url, data, BYTES) as answer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Union
 
 from ._controller import box_route
-from ._data import whole
+from ._data import exact
 from ._errors import DeadlineError, PortClosedError, UnsupportedError
 from ._http1 import request_head
 from ._opening import Opening
@@ -43,7 +43,7 @@ class AsyncPorts:
         if self._transport.url.startswith("unix:"):
             raise UnsupportedError(
                 f"the daemon at {self._transport.url} has no URL for others",
-                hint="name its TCP address with FORKD_URL, or use ports.request or ports.open",
+                hint="name its TCP address, as with FORKD_URL=http://127.0.0.1:8889, or use ports.request or ports.open",
             )
         return self._transport.url.rstrip("/") + box_route(self._id, "ports", str(port)) + "/"
 
@@ -62,16 +62,16 @@ class AsyncPorts:
 
     async def wait(self, port: int, timeout: float = 30.0) -> None:
         """Return when something listens on a port."""
-        end = time.monotonic() + timeout
+        begun, end = time.monotonic(), self._transport.deadline(timeout)
         pause = 0.005
         while True:
             try:
-                await (await self.open(port)).close()
+                await (await AsyncPorts(self._transport.before(end), self._id).open(port)).close()
                 return
-            except PortClosedError:
+            except (PortClosedError, DeadlineError):
                 if time.monotonic() >= end:
-                    raise DeadlineError(f"nothing listens on port {port} after {timeout:g} s") from None
-            await self._transport.io.sleep(pause)
+                    raise DeadlineError(f"nothing listens on port {port} after {end - begun:.3g} s") from None
+            await self._transport.io.sleep(min(pause, max(end - time.monotonic(), 0)))
             pause = min(pause * 1.5, 0.25)
 
     async def request(
@@ -86,7 +86,7 @@ class AsyncPorts:
         connection = await self.open(port)
         try:
             head = {"Host": f"localhost:{port}", "Connection": "close", **(headers or {})}
-            data = b"" if body is None else whole(body) or b""
+            data = b"" if body is None else exact(body)
             if body is not None:
                 head["Content-Length"] = str(len(data))
             await connection.send(request_head(method, path, head) + data)
@@ -110,7 +110,7 @@ class AsyncConnection:
     async def send(self, data: Union[str, bytes]) -> None:
         """Send text or bytes."""
         with self._transport.talking():
-            await self.stream.send(whole(data) or b"")
+            await self.stream.send(exact(data))
 
     async def receive(self) -> bytes:
         """Return what has come, as soon as something has; nothing at the end."""

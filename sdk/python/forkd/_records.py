@@ -185,6 +185,7 @@ class _Eval(TypedDict):
 
 class EvalAnswer(_Eval, total=False):
     value: Any  # only if JSON carries it faithfully
+    result_truncated: bool  # result is only the beginning; older daemons do not tell
 
 
 class Metrics(TypedDict):

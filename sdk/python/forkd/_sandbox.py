@@ -237,8 +237,8 @@ class AsyncSandbox:
         """Evaluate code in the warm runtime and return its value.
 
         A value that JSON cannot carry comes as a Repr, that is its text;
-        statements give None. An exception in the code raises EvalError. State is
-        kept from call to call.
+        statements give None. An exception in the code raises EvalError, the time
+        limit EvalTimeout. State is kept from call to call.
         """
         return await evaluate(self.controller.transport, self.id, code, timeout)
 

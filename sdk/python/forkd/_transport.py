@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import socket
 import threading
@@ -131,6 +132,14 @@ class Transport:
         other = copy.copy(self)
         other.limit = secs
         return other
+
+    def deadline(self, timeout: Optional[float]) -> float:
+        """Return when work that asks repeatedly ends: after timeout or the limit of a call, whichever is less."""
+        return time.monotonic() + min((secs for secs in (timeout, self.limit) if secs is not None), default=math.inf)
+
+    def before(self, end: float) -> "Transport":
+        """Return a transport whose calls, if they have a limit, take no longer than until then."""
+        return self if self.limit is None else self.within(end - time.monotonic())
 
     def close(self) -> None:
         """Drop idle connections."""

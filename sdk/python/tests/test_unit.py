@@ -12,7 +12,7 @@ import threading
 import unittest
 from datetime import datetime, timezone
 
-from forkd import ConnectError, Controller, EvalError, ForkdError, PartialSpawnError, Sandbox
+from forkd import ConnectError, Controller, EvalError, EvalTimeout, ForkdError, PartialSpawnError, Sandbox
 from forkd._data import pieces
 from forkd._files import _file_info, _time
 from forkd._io import iterate, run
@@ -116,12 +116,32 @@ class TestErrors(FakeDaemon):
 
     def test_eval_error_text(self):
         self.assertEqual(str(EvalError("KeyError", "'a'", "")), "KeyError: 'a'")
-        self.assertEqual(
-            str(EvalError("TimeoutError", "interrupted after 1s", "Traceback\nKeyboardInterrupt\n")),
-            "Traceback\nKeyboardInterrupt\nTimeoutError: interrupted after 1s",
-        )
-        own = "Traceback\nTimeoutError: mine"
-        self.assertEqual(str(EvalError("TimeoutError", "mine", own)), own)
+        interrupted = "Traceback\nKeyboardInterrupt"
+        self.assertEqual(str(EvalTimeout("TimeoutError", "after 1s", interrupted + "\n")), interrupted + "\nTimeoutError: after 1s")
+        self.assertEqual(str(EvalTimeout("TimeoutError", "after 1s", "")), "TimeoutError: after 1s")
+
+    def test_a_value_that_was_cut_says_so(self):
+        self.answer("GET", "/v1/sandboxes/x", 200, {"id": "x"})
+        box = Sandbox.connect("x", controller=self.controller)
+        for told, cut in [({"result_truncated": True}, True), ({"result_truncated": False}, False), ({}, False)]:
+            self.answer("POST", "/v1/sandboxes/x/eval", 200, {"error": None, "result": "b'x", **told})
+            value = box.eval("1")
+            self.assertEqual((value, value.truncated), ("b'x", cut))
+
+    def test_the_limit_of_an_evaluation_and_a_timeout_of_the_code(self):
+        for message, trace, limit in [
+            ("after 1s", "Traceback\nKeyboardInterrupt", True),
+            ("after 1s", "", True),
+            ("mine", "Traceback\nTimeoutError: mine", False),
+            ("", "Traceback\nTimeoutError", False),
+        ]:
+            error = {"type": "TimeoutError", "message": message, "traceback": trace}
+            self.answer("POST", "/v1/sandboxes/x/eval", 200, {"error": error, "result": None})
+            self.answer("GET", "/v1/sandboxes/x", 200, {"id": "x"})
+            box = Sandbox.connect("x", controller=self.controller)
+            with self.subTest(message), self.assertRaises(EvalError) as caught:
+                box.eval("1")
+            self.assertEqual(isinstance(caught.exception, TimeoutError), limit)
 
 
 class TestConnections(FakeDaemon):
@@ -162,6 +182,10 @@ class TestConnections(FakeDaemon):
             server.answers["GET", "/version"] = (200, {"api": "v1"})
             with Controller("unix://" + path) as controller:
                 self.assertEqual(controller.version(), {"api": "v1"})
+                server.answers["GET", "/v1/sandboxes/x"] = (200, {"id": "x"})
+                error = self.fails(Sandbox.connect("x", controller=controller).get_url, 80)
+                self.assertEqual(error.code, "unsupported")
+                self.assertIn("FORKD_URL=http://", error.hint)
 
     def test_cut_stream(self):
         self.answer("POST", "/v1/sandboxes", 201, [BOX])
@@ -281,6 +305,17 @@ class TestBranches(FakeDaemon):
         self.answer("GET", "/v1/snapshots/b/info", 200, {"tag": "b", "status": "writing"})
         self.assertEqual(self.fails(self.controller.wait_snapshot, "b", timeout=0).code, "timeout")
 
+    def test_the_limit_of_a_call_is_for_all_that_is_asked(self):
+        self.answer("GET", "/v1/snapshots/b/info", 200, {"tag": "b", "status": "writing"})
+        self.assertEqual(self.fails(self.controller.within(0.1).wait_snapshot, "b").code, "timeout")
+        self.answer("GET", "/v1/sandboxes/sb-1/tcp/9", 502, {"error": "closed", "code": "port_closed"})
+        box = self.box.within(0.1)
+        self.assertIn("nothing listens on port 9 after 0.1 s", str(self.fails(box.ports.wait, 9, timeout=3)))
+        begun = threading.Event()
+        self.addCleanup(begun.set)
+        self.server.answers["GET", "/v1/sandboxes/sb-1/tcp/9"] = lambda _: (begun.wait(3), (None, None))[1]
+        self.assertEqual(self.fails(box.ports.wait, 9, timeout=2).code, "timeout")
+
     def test_delete(self):
         self.answer("DELETE", "/v1/snapshots/b", 204)
         self.assertEqual(self.controller.delete_snapshot("b"), ["b"])
@@ -319,6 +354,22 @@ class TestBranches(FakeDaemon):
                 {"reference": "owner/name", "tag": "t", "hub_url": "http://other/", "hub_token": "s"},
             ],
         )
+
+
+class TestWrongTypes(FakeDaemon):
+    def test_are_named_and_nothing_is_sent(self):
+        self.answer("GET", "/v1/sandboxes/x", 200, {"id": "x"})
+        box = Sandbox.connect("x", controller=self.controller)
+        for text, call, args in [
+            ("command must be a string or a list of strings, not int", box.commands.run, (5,)),
+            ("command must be a string or a list of strings, not bytes", box.commands.run, (b"ls",)),
+            ("data must be .* not int", box.files.write, ("/x", 5)),
+            ("data must be .* not NoneType", box.files.write, ("/x", None)),
+            ("data must be .* not int", lambda: box.commands.run("cat", stdin=5), ()),
+        ]:
+            with self.subTest(text), self.assertRaisesRegex(TypeError, text):
+                call(*args)
+        self.assertEqual(len(self.server.asked), 1)
 
 
 class TestPieces(unittest.TestCase):

@@ -1,11 +1,20 @@
 import type { OnOutput } from "./commands.js";
 import { boxRoute } from "./controller.js";
-import { EvalError } from "./errors.js";
+import { EvalError, EvalTimeout } from "./errors.js";
 import { type CodeContext, type Language, type Raw, seconds, snake } from "./records.js";
 import { type CallOptions, type Transport, cutOff } from "./transport.js";
 
 /** The text of a value that JSON cannot carry, as the runtime prints it. */
-export class Repr extends String {}
+export class Repr extends String {
+	/** @internal */
+	constructor(
+		text: string,
+		/** These are only the first characters of a longer text. */
+		readonly truncated = false,
+	) {
+		super(text);
+	}
+}
 
 /** A value in every form that it can be shown in. */
 export class Result {
@@ -131,7 +140,12 @@ export async function evaluate(
 	options: { timeoutMs?: number } & CallOptions,
 ): Promise<unknown> {
 	const { timeoutMs, ...call } = options;
-	const answer = await transport.call<{ result: string | null; value?: unknown; error: RawError | null }>(
+	const answer = await transport.call<{
+		result: string | null;
+		result_truncated?: boolean;
+		value?: unknown;
+		error: RawError | null;
+	}>(
 		"POST",
 		boxRoute(id, "eval"),
 		{ code, ...seconds(timeoutMs) },
@@ -139,7 +153,7 @@ export async function evaluate(
 	);
 	if (answer.error) throw evalError(answer.error);
 	if ("value" in answer) return answer.value;
-	return answer.result === null ? null : new Repr(answer.result);
+	return answer.result === null ? null : new Repr(answer.result, answer.result_truncated);
 }
 
 /** Runs code in a context. */
@@ -180,5 +194,8 @@ export async function runCode(transport: Transport, id: string, code: string, op
 }
 
 function evalError({ type, message, traceback }: RawError): EvalError {
-	return new EvalError(type, message, traceback);
+	// The daemon tells of the limit in place of the interrupt, which the traceback ends with.
+	// An exception of the code itself stands in its own traceback.
+	const limit = type === "TimeoutError" && message !== "" && !traceback.includes(`${type}: ${message}`);
+	return new (limit ? EvalTimeout : EvalError)(type, message, traceback);
 }

@@ -23,7 +23,7 @@ import {
 	snake,
 } from "./records.js";
 import { type Data, bodyOf } from "./data.js";
-import { type CallOptions, Transport, cutOff } from "./transport.js";
+import { type CallOptions, Transport, before, cutOff, deadline } from "./transport.js";
 
 export interface ProgressOptions extends CallOptions {
 	onProgress?: (progress: Progress) => void;
@@ -163,13 +163,13 @@ export class Controller {
 
 	/** Returns a snapshot when it is no longer being written. One that is not ready after `timeoutMs` is an error. */
 	async waitSnapshot(tag: string, options: { timeoutMs?: number } & CallOptions = {}): Promise<SnapshotInfo> {
-		const end = options.timeoutMs === undefined ? Infinity : Date.now() + options.timeoutMs;
+		const end = deadline(options.timeoutMs, options);
 		for (let pause = 1; ; pause = Math.min(pause * 1.2, 100)) {
-			const info = await this.getSnapshot(tag, options);
+			const info = await this.getSnapshot(tag, before(end, options));
 			if (info.status === "ready") return info;
 			if (info.status === "failed") throw new NotBootableError(`snapshot ${tag} could not be written: ${info.warning}`);
 			if (Date.now() >= end) throw new DeadlineError(`snapshot ${tag} is still being written`);
-			await new Promise((resolve) => setTimeout(resolve, pause));
+			await new Promise((resolve) => setTimeout(resolve, Math.min(pause, end - Date.now())));
 		}
 	}
 

@@ -153,8 +153,7 @@ export class CommandTimeout<Result = unknown> extends DeadlineError {
 /**
  * Code has raised an exception.
  *
- * `type` and `text` are the exception's, `traceback` is its whole text. When the time limit ended the code, `type` is
- * "TimeoutError".
+ * `type` and `text` are the exception's, `traceback` is its whole text.
  */
 export class EvalError extends ForkdError {
 	static readonly code = "eval_error";
@@ -167,6 +166,14 @@ export class EvalError extends ForkdError {
 		super(`${type}: ${text}`);
 	}
 }
+
+/**
+ * The time limit of an evaluation or a run ended it; state is kept.
+ *
+ * `type` is "TimeoutError", `text` names the limit, and `traceback` shows where the code was interrupted. A TimeoutError
+ * that the code itself raises is a plain EvalError.
+ */
+export class EvalTimeout extends EvalError {}
 
 /** Some children could not be started. `sandboxes` lists those that run; they go on running. */
 export class PartialSpawnError<Info = unknown> extends ForkdError {

@@ -2,7 +2,7 @@ import { boxRoute } from "./controller.js";
 import { type Data, bodyOf } from "./data.js";
 import { DeadlineError, PortClosedError, UnsupportedError, errorOf, isErrorBody } from "./errors.js";
 import { type Duplex, gather, platform } from "./platform.js";
-import type { CallOptions, Transport } from "./transport.js";
+import { type CallOptions, type Transport, before, deadline } from "./transport.js";
 
 /** What an HTTP server in a sandbox answered. */
 export interface PortResponse {
@@ -33,7 +33,7 @@ export class Ports {
 	url(port: number): string {
 		if (this.transport.url.protocol === "unix:") {
 			throw new UnsupportedError(`the daemon at ${this.transport.url} has no URL for others`, {
-				hint: "name its TCP address with FORKD_URL, or use ports.request or ports.open",
+				hint: "name its TCP address, as with FORKD_URL=http://127.0.0.1:8889, or use ports.request or ports.open",
 			});
 		}
 		return new URL(this.path(port), this.transport.url).href;
@@ -64,17 +64,18 @@ export class Ports {
 	/** Returns when something listens on a port. */
 	async wait(port: number, options: { timeoutMs?: number } & CallOptions = {}): Promise<void> {
 		const { timeoutMs = 30_000, ...call } = options;
-		const end = Date.now() + timeoutMs;
+		const begun = Date.now();
+		const end = deadline(timeoutMs, call);
 		for (let pause = 5; ; pause = Math.min(pause * 1.5, 250)) {
 			try {
-				if (platform.upgrade) (await this.open(port, call)).close();
-				else await this.request(port, "/", call);
+				if (platform.upgrade) (await this.open(port, before(end, call))).close();
+				else await this.request(port, "/", before(end, call));
 				return;
 			} catch (err) {
-				if (!(err instanceof PortClosedError)) throw err;
-				if (Date.now() >= end) throw new DeadlineError(`nothing listens on port ${port} after ${timeoutMs / 1000} s`);
+				if (!(err instanceof PortClosedError || err instanceof DeadlineError)) throw err;
+				if (Date.now() >= end) throw new DeadlineError(`nothing listens on port ${port} after ${(end - begun) / 1000} s`);
 			}
-			await new Promise((resolve) => setTimeout(resolve, pause));
+			await new Promise((resolve) => setTimeout(resolve, Math.min(pause, end - Date.now())));
 		}
 	}
 }

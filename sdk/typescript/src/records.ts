@@ -196,6 +196,8 @@ export interface ExecAnswer {
 export interface EvalAnswer {
 	/** As the runtime prints it; null for statements. */
 	result: string | null;
+	/** `result` is only the beginning. Older daemons do not tell. */
+	resultTruncated?: boolean;
 	/** Only if JSON carries it faithfully. */
 	value?: unknown;
 	error: { type: string; message: string; traceback: string } | null;

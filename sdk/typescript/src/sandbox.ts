@@ -166,7 +166,7 @@ export class Sandbox {
 	 * Evaluates code in the warm runtime and returns its value.
 	 *
 	 * A value that JSON cannot carry comes as a Repr, that is its text; statements give null. An exception in the code
-	 * throws EvalError. State is kept from call to call.
+	 * throws EvalError, the time limit EvalTimeout. State is kept from call to call.
 	 */
 	async eval(code: string, options: { timeoutMs?: number } & CallOptions = {}): Promise<unknown> {
 		return await evaluate(this.controller.transport, this.id, code, options);

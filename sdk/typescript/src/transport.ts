@@ -9,6 +9,16 @@ export interface CallOptions {
 	requestTimeoutMs?: number;
 }
 
+/** When work that asks repeatedly ends: after `timeoutMs` or the time of a call, whichever is less. */
+export function deadline(timeoutMs: number | undefined, options: CallOptions): number {
+	return Date.now() + Math.min(timeoutMs ?? Infinity, options.requestTimeoutMs ?? Infinity);
+}
+
+/** The options for a call that, if calls have a time limit, takes no longer than until then. */
+export function before<T extends CallOptions>(end: number, options: T): T {
+	return options.requestTimeoutMs === undefined ? options : { ...options, requestTimeoutMs: Math.max(end - Date.now(), 0) };
+}
+
 export interface Send extends CallOptions {
 	body?: Body;
 	headers?: Record<string, string>;

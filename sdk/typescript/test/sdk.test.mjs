@@ -129,6 +129,36 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		await assert.rejects(box.eval("1", { signal: AbortSignal.abort() }), { name: "AbortError" });
 	});
 
+	is("the time of a call is for all that is asked", async () => {
+		const closed = { status: 502, body: { error: "closed", code: "port_closed" } };
+		answers.set("GET /v1/sandboxes/sb1/tcp/9", closed);
+		answers.set("GET /v1/sandboxes/sb1/ports/9/", closed);
+		const limits = { timeoutMs: 3000, requestTimeoutMs: 100 };
+		await assert.rejects(box.ports.wait(9, limits), /nothing listens on port 9 after 0.1 s/);
+		answers.set("GET /v1/snapshots/b/info", { body: { tag: "b", status: "writing" } });
+		await assert.rejects(controller.waitSnapshot("b", limits), forkd.DeadlineError);
+		assert.ok(asked.length < 40, `${asked.length} requests`);
+	});
+
+	is("a value that was cut says so", async () => {
+		for (const [told, cut] of [[{ result_truncated: true }, true], [{ result_truncated: false }, false], [{}, false]]) {
+			answers.set("POST /v1/sandboxes/sb1/eval", { body: { result: "b'x", error: null, ...told } });
+			const value = await box.eval("1");
+			assert.deepEqual([String(value), value.truncated], ["b'x", cut]);
+		}
+	});
+
+	is("the limit of an evaluation and a timeout of the code are told apart", async () => {
+		const raise = async (message, traceback) => {
+			const error = { type: "TimeoutError", message, traceback };
+			answers.set("POST /v1/sandboxes/sb1/eval", { body: { result: null, error } });
+			return (await box.eval("1").catch((err) => err)).constructor;
+		};
+		assert.equal(await raise("after 1s", "Traceback\nKeyboardInterrupt"), forkd.EvalTimeout);
+		assert.equal(await raise("mine", "Traceback\nTimeoutError: mine"), forkd.EvalError);
+		assert.equal(await raise("", "Traceback\nTimeoutError"), forkd.EvalError);
+	});
+
 	is("a lost connection is an error, and nothing is repeated", async () => {
 		answers.set("POST /v1/sandboxes/sb1/eval", (request) => request.socket.destroy());
 		await assert.rejects(box.eval("1"), forkd.UnavailableError);
