@@ -853,7 +853,7 @@ type ProcessRequest struct {
 	// Stdin It will be written to; otherwise it reads the end of its input at once.
 	Stdin bool `json:"stdin,omitempty"`
 
-	// Tag To find it by. While one runs that has it, another is refused as `already_exists`.
+	// Tag To find it by; not digits only, as PIDs are. While one runs that has it, another is refused as `already_exists`.
 	Tag string `json:"tag,omitempty"`
 
 	// TimeoutSecs When to kill it and all that it has started, over 0 and up to 31536000 seconds; never when left out.

@@ -136,6 +136,9 @@ pause.`,
 			if err := exclusive(cmd, "tty", "json"); err != nil {
 				return err
 			}
+			if o.name != "" && !o.tty && !o.detach {
+				return &usageError{msg: "--name is for commands that live on their own", hint: "add --detach or --tty"}
+			}
 			return ours(o.run(cmd.Context(), args))
 		},
 	}
