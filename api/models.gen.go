@@ -508,13 +508,16 @@ type EvalResult struct {
 	ExitCode int `json:"exit_code"`
 
 	// Result The value as the runtime prints it; null for statements.
-	Result          *string `json:"result"`
-	Stderr          string  `json:"stderr"`
-	StderrB64       []byte  `json:"stderr_b64,omitempty"`
-	StderrTruncated bool    `json:"stderr_truncated"`
-	Stdout          string  `json:"stdout"`
-	StdoutB64       []byte  `json:"stdout_b64,omitempty"`
-	StdoutTruncated bool    `json:"stdout_truncated"`
+	Result *string `json:"result"`
+
+	// ResultTruncated The value's text is longer than the 65536 characters in result.
+	ResultTruncated bool   `json:"result_truncated"`
+	Stderr          string `json:"stderr"`
+	StderrB64       []byte `json:"stderr_b64,omitempty"`
+	StderrTruncated bool   `json:"stderr_truncated"`
+	Stdout          string `json:"stdout"`
+	StdoutB64       []byte `json:"stdout_b64,omitempty"`
+	StdoutTruncated bool   `json:"stdout_truncated"`
 
 	// Value The value, only when JSON carries it faithfully.
 	Value json.RawMessage `json:"value,omitempty"`
@@ -850,7 +853,7 @@ type ProcessRequest struct {
 	// Stdin It will be written to; otherwise it reads the end of its input at once.
 	Stdin bool `json:"stdin,omitempty"`
 
-	// Tag To find it by. While one runs that has it, another is refused as `already_exists`.
+	// Tag To find it by; not digits only, as PIDs are. While one runs that has it, another is refused as `already_exists`.
 	Tag string `json:"tag,omitempty"`
 
 	// TimeoutSecs When to kill it and all that it has started, over 0 and up to 31536000 seconds; never when left out.
@@ -1527,6 +1530,9 @@ type MakeDirParams struct {
 
 	// Parents Make missing parents, and accept a directory that exists.
 	Parents bool `form:"parents,omitempty" json:"parents,omitempty"`
+
+	// Mode Permission bits in octal of what is made.
+	Mode string `form:"mode,omitempty" json:"mode,omitempty"`
 
 	// User Owner, a name or uid[:gid]; root when left out.
 	User string `form:"user,omitempty" json:"user,omitempty"`

@@ -102,10 +102,22 @@ func (c *Client) StatFile(ctx context.Context, id, path string) (*FileInfo, erro
 	return &out, nil
 }
 
-// MakeDir makes a directory; with parents, missing ones above it too, and then
-// one that exists is fine.
-func (c *Client) MakeDir(ctx context.Context, id, path string, parents bool) error {
-	return c.done(c.rest.MakeDir(ctx, id, &api.MakeDirParams{Path: path, Parents: parents}))
+// MakeDirOptions say how MakeDir makes a directory.
+type MakeDirOptions struct {
+	Parents bool         // make missing ones above it too, and be content with one that is there
+	Mode    *fs.FileMode // permission bits of what is made; nil: 0755
+}
+
+// MakeDir makes a directory.
+func (c *Client) MakeDir(ctx context.Context, id, path string, opts MakeDirOptions) error {
+	params := api.MakeDirParams{Path: path, Parents: opts.Parents}
+	if opts.Mode != nil {
+		if *opts.Mode != opts.Mode.Perm() {
+			return errors.New("making a directory: the mode may have permission bits only")
+		}
+		params.Mode = fmt.Sprintf("%04o", *opts.Mode)
+	}
+	return c.done(c.rest.MakeDir(ctx, id, &params))
 }
 
 // RenameFile moves a file or a directory.

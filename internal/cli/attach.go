@@ -23,7 +23,14 @@ func newAttach(f *factory) *cobra.Command {
 now on and until it ends. The exit status is its own. Of one that has a terminal, this
 one becomes its screen and keyboard, if it is one; Ctrl-] leaves it. One that reads
 its standard input gets yours. Leaving, or being ended, does not end the process.`,
-		Args:              exactly(1, "process"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if err := noSandbox(cmd, o.child, args[0], "process", "{PID | NAME}"); err != nil {
+					return err
+				}
+			}
+			return exactly(1, "process")(cmd, args)
+		},
 		ValidArgsFunction: first(f.processes(&o.child)),
 		RunE:              func(cmd *cobra.Command, args []string) error { return ours(o.run(cmd.Context(), args[0])) },
 	}

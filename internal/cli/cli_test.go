@@ -66,7 +66,7 @@ func newFake(dir string) *servertest.Fake {
 		{Step: "boot"},
 	}
 	// What "bench branch" dirties memory with.
-	fake.Evals = map[string]sandbox.EvalResult{}
+	fake.Evals = map[string]sandbox.EvalResult{"long": {Repr: "xxxx", ReprTruncated: true}}
 	for _, mib := range []int{linkDirtyMiB, 30, 300} {
 		fake.Evals[dirtyCode(mib)] = sandbox.EvalResult{}
 	}

@@ -34,9 +34,10 @@ DESTINATION is a directory the copy goes into it, under its own name; of a direc
 given as NAME/. only what is in it. Otherwise it is the name of the copy, in a directory that
 exists. A local path with a colon is written ./a:b.
 
-Files keep their permissions and belong to whom they are written by: in a sandbox to root.
-Symbolic links in a directory are copied as such. Pipes, sockets and devices are not; that
-is an error once the rest is copied.`,
+Files and directories keep their permissions, and belong to whom they are written by: in a
+sandbox to root. A directory that is there already stays as it is. Symbolic links in a
+directory are copied as such. Pipes, sockets and devices are not; that is an error once the
+rest is copied.`,
 		Example: `  forkd cp data.csv sb0123456789ab:/tmp/
   forkd cp sb0123456789ab:/var/log ./logs
   forkd cp sb0123456789ab:/etc/os-release -`,
@@ -133,15 +134,20 @@ func (x *copying) out(ctx context.Context, from, to string) error {
 	}
 	switch info.Type {
 	case api.FileInfoTypeDir:
-		if err := os.Mkdir(to, permissions(*info)|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
+		made := os.Mkdir(to, permissions(*info)|0o700)
+		if made != nil && !errors.Is(made, fs.ErrExist) {
+			return made
 		}
 		root, err := os.OpenRoot(to)
 		if err != nil {
 			return err
 		}
 		defer root.Close()
-		return x.tree(ctx, from, root, ".")
+		err = x.tree(ctx, from, root, ".")
+		if made == nil {
+			err = errors.Join(err, withhold(root, ".", permissions(*info)))
+		}
+		return err
 	case api.FileInfoTypeFile, api.FileInfoTypeSymlink:
 		return x.file(ctx, from, *info, to)
 	}
@@ -197,10 +203,15 @@ func (x *copying) tree(ctx context.Context, from string, root *os.Root, to strin
 func (x *copying) entry(ctx context.Context, from string, e client.FileInfo, root *os.Root, to string) error {
 	switch e.Type {
 	case api.FileInfoTypeDir:
-		if err := root.Mkdir(to, permissions(e)|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
+		made := root.Mkdir(to, permissions(e)|0o700)
+		if made != nil && !errors.Is(made, fs.ErrExist) {
+			return made
 		}
-		return x.tree(ctx, from, root, to)
+		err := x.tree(ctx, from, root, to)
+		if made == nil {
+			err = errors.Join(err, withhold(root, to, permissions(e)))
+		}
+		return err
 	case api.FileInfoTypeSymlink:
 		if err := root.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -219,6 +230,18 @@ func (x *copying) entry(ctx context.Context, from string, e client.FileInfo, roo
 	}
 	x.left = append(x.left, from)
 	return nil
+}
+
+// withhold takes from the owner of a directory what they needed to fill it and are not to have.
+func withhold(root *os.Root, dir string, mode fs.FileMode) error {
+	if mode&0o700 == 0o700 {
+		return nil
+	}
+	s, err := root.Stat(dir)
+	if err != nil {
+		return err
+	}
+	return root.Chmod(dir, s.Mode().Perm()&mode)
 }
 
 // read copies the contents of a file of the sandbox.

@@ -44,7 +44,8 @@ func (x *copying) in(ctx context.Context, from, to string) error {
 }
 
 // sendTree copies what is in a directory here into one of the sandbox, which is made unless
-// it is there.
+// it is there. Directories have their permissions from the start, so a private one is never
+// open; root, who writes there, is kept out by none.
 func (x *copying) sendTree(ctx context.Context, from, to string, there bool) error {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {
@@ -59,19 +60,19 @@ func (x *copying) sendTree(ctx context.Context, from, to string, there bool) err
 			return err
 		}
 		at := path.Join(to, filepath.ToSlash(below))
-		switch {
-		case name == from && there:
-			return nil
-		case name == from:
-			return x.makeTop(ctx, at)
-		case d.IsDir():
-			return x.c.MakeDir(ctx, x.box, at, true)
-		case d.Type() == fs.ModeSymlink:
-			return x.link(ctx, name, at)
-		}
 		s, err := d.Info()
 		if err != nil {
 			return err
+		}
+		switch mode := s.Mode().Perm(); {
+		case name == from && there:
+			return nil
+		case name == from:
+			return x.makeTop(ctx, at, mode)
+		case d.IsDir():
+			return x.c.MakeDir(ctx, x.box, at, client.MakeDirOptions{Parents: true, Mode: &mode})
+		case d.Type() == fs.ModeSymlink:
+			return x.link(ctx, name, at)
 		}
 		return x.send(ctx, name, s, at)
 	})
@@ -79,8 +80,8 @@ func (x *copying) sendTree(ctx context.Context, from, to string, there bool) err
 
 // makeTop makes the directory that a tree is copied to, but none above it: a path with a typing
 // error in it is no reason to make directories.
-func (x *copying) makeTop(ctx context.Context, at string) error {
-	err := x.c.MakeDir(ctx, x.box, at, false)
+func (x *copying) makeTop(ctx context.Context, at string, mode fs.FileMode) error {
+	err := x.c.MakeDir(ctx, x.box, at, client.MakeDirOptions{Mode: &mode})
 	if client.IsCode(err, api.ErrorCodeAlreadyExists) {
 		if there, statErr := x.isDir(ctx, at); statErr != nil || there {
 			return statErr

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,8 @@ func newEval(f *factory) *cobra.Command {
 		Use:   "eval [flags] [--] CODE...",
 		Short: "Evaluate code in a sandbox's warm runtime",
 		Long: `Evaluate an expression or statements in the warm runtime of a sandbox. State is kept
-between evaluations. What the code prints is passed on, then comes its value. An
+between evaluations. What the code prints is passed on, then comes its value, of which
+no more than the first 65,536 characters; standard error tells when it was cut. An
 exception's traceback goes to standard error and the exit status is 1, or 124 when
 the code was interrupted because of its time limit. The code "-" is read from
 standard input.`,
@@ -80,6 +82,9 @@ func (o *evalOptions) print(res *client.EvalResult) error {
 	if res.Result != nil && *res.Result != "None" {
 		if _, err := fmt.Fprintln(out, *res.Result); err != nil {
 			return err
+		}
+		if res.ResultTruncated {
+			fmt.Fprintf(errs, "forkd: the value was cut at the limit of %d characters\n", utf8.RuneCountInString(*res.Result))
 		}
 	}
 	return nil

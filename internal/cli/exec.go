@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,6 +135,12 @@ pause.`,
 			if err := exclusive(cmd, "tty", "json"); err != nil {
 				return err
 			}
+			if err := noSandbox(cmd, o.child, args[0], "command", "-- COMMAND"); err != nil {
+				return err
+			}
+			if o.name != "" && !o.tty && !o.detach {
+				return &usageError{msg: "--name is for commands that live on their own", hint: "add --detach or --tty"}
+			}
 			return ours(o.run(cmd.Context(), args))
 		},
 	}
@@ -147,13 +152,7 @@ pause.`,
 	return cmd
 }
 
-// sandboxID is what ids of sandboxes look like.
-var sandboxID = regexp.MustCompile(`^sb[0-9a-f]{12}$`)
-
 func (o *execOptions) run(ctx context.Context, args []string) error {
-	if o.child == "" && sandboxID.MatchString(args[0]) {
-		return &usageError{msg: args[0] + " is a sandbox and no command", hint: "forkd exec -c " + args[0] + " -- COMMAND"}
-	}
 	c, err := o.f.connect(ctx)
 	if err != nil {
 		return err

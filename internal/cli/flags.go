@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +56,27 @@ func tagFlag(cmd *cobra.Command, p *string) {
 
 func childFlag(cmd *cobra.Command, p *string) {
 	cmd.Flags().StringVarP(p, "child", "c", "", "`ID` of the sandbox; the youngest that runs by default")
+}
+
+// orChild takes the sandbox as the only argument where --child does not say it.
+func orChild(child *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if *child == "" && len(args) > 0 {
+			*child, args = args[0], args[1:]
+		}
+		return noArgs()(cmd, args)
+	}
+}
+
+// sandboxID is what ids of sandboxes look like.
+var sandboxID = regexp.MustCompile(`^sb[0-9a-f]{12}$`)
+
+// noSandbox refuses the id of a sandbox where something else comes first and --child says the sandbox.
+func noSandbox(cmd *cobra.Command, child, arg, what, usage string) error {
+	if child != "" || !sandboxID.MatchString(arg) {
+		return nil
+	}
+	return &usageError{msg: arg + " is a sandbox and no " + what, hint: fmt.Sprintf("%s -c %s %s", cmd.CommandPath(), arg, usage)}
 }
 
 // atLeast wants n or more arguments and says what they are.

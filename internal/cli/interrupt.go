@@ -22,13 +22,7 @@ func newInterrupt(f *factory) *cobra.Command {
 KeyboardInterrupt, and the runtime keeps its state. A child of a sandbox that was
 evaluating goes on with that evaluation, and whatever it is asked to evaluate waits
 until it ends. Where none runs, nothing happens.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && o.child == "" {
-				o.child = args[0]
-				return nil
-			}
-			return noArgs()(cmd, args)
-		},
+		Args:              orChild(&o.child),
 		ValidArgsFunction: first(f.boxes()),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}

@@ -18,14 +18,8 @@ func newPing(f *factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ping [ID]",
 		Short: "Ask a sandbox for a sign of life",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && o.child == "" {
-				o.child = args[0]
-				return nil
-			}
-			return noArgs()(cmd, args)
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		Args:  orChild(&o.child),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	childFlag(cmd, &o.child)
 	jsonFlag(cmd, &o.json)

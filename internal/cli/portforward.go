@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +56,11 @@ func (o *forwardOptions) run(ctx context.Context, id string, pairs []string) err
 	if err != nil {
 		return err
 	}
-	if _, err := c.Sandbox(ctx, id); err != nil {
+	box, err := c.Sandbox(ctx, id)
+	if err == nil && box.State == api.SandboxInfoStateCrashed {
+		_, err = c.Ping(ctx, id) // it says why
+	}
+	if err != nil {
 		return err
 	}
 	ctx, end := context.WithCancelCause(ctx)
@@ -109,10 +114,19 @@ func (o *forwardOptions) listen(pair string) (f forward, err error) {
 	}
 	f.listener, err = net.Listen("tcp", net.JoinHostPort(o.address, local))
 	if err != nil {
-		return f, &hinted{fmt.Errorf("listening on port %d: %w", from, err), "name another local port, or 0 for one that is free"}
+		return f, o.cannotListen(err)
 	}
 	f.Local = f.listener.Addr().String()
 	return f, nil
+}
+
+// cannotListen says what there is to do: the port is taken or reserved, or it is not that.
+func (o *forwardOptions) cannotListen(err error) error {
+	hint := fmt.Sprintf("%s is no address to listen on here: name another with --address, such as 127.0.0.1", o.address)
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+		hint = "name another local port, or 0 for one that is free"
+	}
+	return &hinted{err, hint} // the error names the address and the port
 }
 
 // serve passes connections on until the listener is closed. If the sandbox turns out not to be
@@ -130,6 +144,7 @@ func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string,
 		wg.Go(func() {
 			err := pass(ctx, c, id, f.Remote, conn)
 			if errors.Is(err, client.ErrReset) {
+				err = fmt.Errorf("port %d: %w", f.Remote, err)
 				if _, why := c.Ping(ctx, id); why != nil { // it is the sandbox that ended, or was paused
 					err = why
 				}
@@ -140,11 +155,20 @@ func (o *forwardOptions) serve(ctx context.Context, c *client.Client, id string,
 				end(err)
 			default:
 				if _, already := told.LoadOrStore(err.Error(), true); !already {
-					fmt.Fprintf(o.f.io.Err, "forkd: port %d: %v\n", f.Remote, err)
+					o.tell(err)
 				}
 			}
 		})
 	}
+}
+
+// tell says why a connection failed; the command goes on.
+func (o *forwardOptions) tell(err error) {
+	text := fmt.Sprintf("forkd: %v\n", err)
+	if hint := hintOf(err); hint != "" {
+		text += fmt.Sprintf("forkd: hint: %s\n", hint)
+	}
+	io.WriteString(o.f.io.Err, text)
 }
 
 func ignoreClosed(err error) error {

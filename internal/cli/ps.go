@@ -29,13 +29,7 @@ func newPs(f *factory) *cobra.Command {
 SDK: running ones by PID, then those that have ended within the last minutes. Those of
 the sandbox that it was forked from are its own, too. Processes that these have started,
 and commands of other execs, are not listed.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && o.child == "" {
-				o.child = args[0]
-				return nil
-			}
-			return noArgs()(cmd, args)
-		},
+		Args:              orChild(&o.child),
 		ValidArgsFunction: first(f.boxes()),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}

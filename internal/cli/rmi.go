@@ -26,7 +26,8 @@ func newRmi(f *factory) *cobra.Command {
 		Long: `Remove snapshots and print the tags of those that were removed. A snapshot that
 sandboxes run from or that other snapshots stand on stays, and the error names them,
 unless --cascade or --force says what to do about them. What a workspace resumes
-from stays in any case; "forkd workspace rm" removes it with the workspace.
+from stays in any case, and what a paused sandbox does, also once it is resumed;
+"forkd workspace rm" and "forkd kill" remove it with those.
 
 In whatever order tags are given, those that stand on others go first. If some cannot
 be removed the others are removed all the same, and the exit status is 1.`,

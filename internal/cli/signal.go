@@ -23,6 +23,11 @@ func newSignal(f *factory) *cobra.Command {
 		Example: `  forkd signal server
   forkd signal 123 KILL`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if err := noSandbox(cmd, o.child, args[0], "process", "{PID | NAME} [SIGNAL]"); err != nil {
+					return err
+				}
+			}
 			if len(args) == 1 {
 				return nil
 			}

@@ -148,6 +148,9 @@ func TestDeadCellTakesOnlyItsOwn(t *testing.T) {
 			t.Errorf("%s: %+v, %v", id, info, err)
 		}
 	}
+	if r := d.cli(t, "", "port-forward", lost[0], "0:80"); r.status != 1 || r.stdout != "" || !strings.Contains(r.stderr, "has ended") {
+		t.Errorf("forwarding a port of what has crashed: %+v", r)
+	}
 	for _, id := range []string{mine[0], other} {
 		if slices.Contains(lost, id) {
 			continue

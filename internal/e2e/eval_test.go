@@ -49,6 +49,7 @@ func TestEval(t *testing.T) {
 		"bytes":          {code: "b'\\xff'", result: `b'\xff'`},
 		"int keys":       {code: "{1: 2}", result: "{1: 2}"},
 		"tuple":          {code: "(1, 'a')", result: "(1, 'a')"},
+		"cut":            {code: "type('Long', (), {'__repr__': lambda self: 'é' * 70_000})()", result: strings.Repeat("é", 64<<10)},
 		"circle":         {code: "l = []; l.append(l); l", result: "[[...]]"},
 		"surrogate":      {code: "'\\ud800'", result: `'\ud800'`},
 		"repr raises":    {code: "class Bad:\n    def __repr__(self): raise TypeError('bad repr')\nBad()", result: "-", error: "TypeError", message: "bad repr"},
@@ -73,6 +74,9 @@ func TestEval(t *testing.T) {
 			out, err := d.Eval(limited(t, patience), id, client.EvalRequest{Code: c.code})
 			if err != nil {
 				t.Fatal(err)
+			}
+			if out.ResultTruncated != (name == "cut") {
+				t.Errorf("truncated: %v", out.ResultTruncated)
 			}
 			result := "-"
 			if out.Result != nil {

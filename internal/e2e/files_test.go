@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -155,8 +156,11 @@ func TestFileNamesOfAllKinds(t *testing.T) {
 	d := shared(t)
 	id := d.fork(t, 1)[0]
 	const dir = "/root/names"
-	if err := d.MakeDir(t.Context(), id, dir, false); err != nil {
+	if err := d.MakeDir(t.Context(), id, dir, client.MakeDirOptions{Mode: new(fs.FileMode(0o700))}); err != nil {
 		t.Fatal(err)
+	}
+	if info, err := d.StatFile(t.Context(), id, dir); err != nil || info.Mode != "0700" {
+		t.Errorf("made with a mode: %+v, %v", info, err)
 	}
 	names := []string{
 		"a b", "ü☕", "%2e%2e", "a?b#c&d=e", "..x", "-rf", `"q"'`, "new\nline", "byte\xff", strings.Repeat("l", 255),
@@ -219,7 +223,7 @@ func TestFileNamesOfAllKinds(t *testing.T) {
 	_, err = d.ReadFile(t.Context(), id, "/root")
 	wantCode(t, err, "invalid_argument", "/root")
 	wantCode(t, d.RemoveFile(t.Context(), id, "/root", false), "in_use", "/root")
-	wantCode(t, d.MakeDir(t.Context(), id, dir, false), "already_exists", dir)
+	wantCode(t, d.MakeDir(t.Context(), id, dir, client.MakeDirOptions{}), "already_exists", dir)
 }
 
 // sortedSum is what "LC_ALL=C sort -z | sha256sum" prints for names.

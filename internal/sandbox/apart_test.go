@@ -273,6 +273,8 @@ func TestTimeLimitsInASilentCell(t *testing.T) {
 	silentTime = limit
 	for what, do := range map[string]func() error{
 		"ping":   func() error { return second(m.Ping(ctx, b.id)) },
+		"port":   func() error { return second(m.DialPort(ctx, b.id, 80)) },
+		"usage":  func() error { return second(m.Metrics(ctx, b.id)) },
 		"stat":   func() error { return second(m.StatFile(ctx, b.id, "/")) },
 		"branch": func() error { return second(m.Branch(ctx, b.id, BranchSpec{})) },
 		"pause":  func() error { return second(m.Pause(ctx, b.id)) },

@@ -148,7 +148,7 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 		return nil, b.runError(err, "evaluating")
 	}
 	result := &EvalResult{
-		Value: r.Value, Repr: r.Repr,
+		Value: r.Value, Repr: r.Repr, ReprTruncated: r.ReprCut,
 		Stdout: r.Stdout, Stderr: r.Stderr,
 		StdoutTruncated: r.StdoutCut, StderrTruncated: r.StderrCut,
 	}

@@ -158,8 +158,12 @@ func (m *Manager) StatFile(ctx context.Context, id, name string) (info *FileInfo
 
 // MakeDir makes a directory and tells whether it was not there before.
 func (m *Manager) MakeDir(ctx context.Context, id, name string, opts MakeDirOptions) (info *FileInfo, created bool, err error) {
+	req := wire.MkdirRequest{Path: wire.Name(name), Parents: opts.Parents, Owner: opts.User}
+	if opts.Mode != nil {
+		req.Mode = new(unixMode(*opts.Mode))
+	}
 	err = m.file(ctx, id, name, func(b *box) error {
-		r, err := b.agent.Mkdir(ctx, wire.MkdirRequest{Path: wire.Name(name), Parents: opts.Parents, Owner: opts.User})
+		r, err := b.agent.Mkdir(ctx, req)
 		if err == nil {
 			f := fileInfo(name, r.Info)
 			info, created = &f, r.Created

@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"io/fs"
+	"time"
+)
 
 // User is an account in a sandbox.
 type User struct {
@@ -57,6 +60,7 @@ type Metrics struct {
 
 // MakeDirOptions say how MakeDir makes a directory.
 type MakeDirOptions struct {
-	Parents bool   // make missing directories above it, and be content with one that is there
-	User    string // owner of what is made; default root
+	Parents bool         // make missing directories above it, and be content with one that is there
+	User    string       // owner of what is made; default root
+	Mode    *fs.FileMode // of what is made; nil: 0755
 }

@@ -44,8 +44,9 @@ type keeper struct {
 type keeperKind struct{ name, plural, remove string }
 
 var (
-	spaceKind  = keeperKind{"workspace", "s", "forkd workspace rm"}
-	pausedKind = keeperKind{"paused sandbox", "es", "forkd kill"}
+	spaceKind   = keeperKind{"workspace", "s", "forkd workspace rm"}
+	pausedKind  = keeperKind{"paused sandbox", "es", "forkd kill"}
+	resumedKind = keeperKind{"resumed sandbox", "es", "forkd kill"}
 )
 
 // keepers lists the workspaces and the sandboxes that were paused.
@@ -63,7 +64,11 @@ func (m *Manager) keepers() (list []keeper) {
 		if r.SnapshotTag == "" {
 			continue
 		}
-		list = append(list, keeper{&pausedKind, r.ID, r.kept, runs(m.lookup(r.ID))})
+		b, kind := m.lookup(r.ID), &pausedKind
+		if b != nil && b.state() == Running {
+			kind = &resumedKind
+		}
+		list = append(list, keeper{kind, r.ID, r.kept, runs(b)})
 	}
 	return list
 }

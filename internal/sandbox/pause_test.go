@@ -138,7 +138,7 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	first := ownTags(t, m)
-	wantCode(t, "removing what it resumes from", second(m.RemoveSnapshots(first, RemoveOptions{Force: true})), InUse, id)
+	wantCode(t, "removing what it resumes from", second(m.RemoveSnapshots(first, RemoveOptions{Force: true})), InUse, "in use by 1 resumed sandbox: "+id)
 	wantCode(t, "removing all that it is of", second(m.RemoveSnapshots([]string{benchTag}, RemoveOptions{Cascade: true})), InUse, id)
 	if _, err := m.Pause(t.Context(), id); err != nil {
 		t.Fatal(err)

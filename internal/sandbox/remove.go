@@ -14,7 +14,7 @@ import (
 // nothing: if one of them does not exist, or is in use and opts do not say what
 // to do about that, none is removed. In use is a snapshot that sandboxes run
 // from or that other snapshots were made from; the InUse error names them. What
-// a workspace resumes from cannot be removed at all.
+// a workspace or a paused sandbox resumes from, or was resumed from, cannot be removed at all.
 func (m *Manager) RemoveSnapshots(tags []string, opts RemoveOptions) ([]string, error) {
 	tags = slices.Compact(slices.Sorted(slices.Values(tags)))
 	if len(tags) == 0 {
@@ -209,7 +209,7 @@ func summary(list []keeper) (users, remedy string) {
 		named[k.kind] = append(named[k.kind], k.name)
 	}
 	var parts, steps []string
-	for _, kind := range []*keeperKind{&spaceKind, &pausedKind} {
+	for _, kind := range []*keeperKind{&spaceKind, &pausedKind, &resumedKind} {
 		if names := named[kind]; len(names) > 0 {
 			parts = append(parts, counted(len(names), kind.name, kind.plural)+": "+shorten(names))
 			steps = append(steps, fmt.Sprintf("`%s %s`", kind.remove, strings.Join(names, " ")))

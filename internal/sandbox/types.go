@@ -210,6 +210,7 @@ type CommandResult struct {
 type EvalResult struct {
 	Value           json.RawMessage // only when JSON carries it faithfully
 	Repr            string          // empty for statements
+	ReprTruncated   bool            // Repr is the first 65,536 characters
 	Stdout, Stderr  []byte
 	StdoutTruncated bool
 	StderrTruncated bool

@@ -27,6 +27,8 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, measureTime, fail(Timeout, "", "sandbox %s does not tell what it uses within %s", id, measureTime))
 	defer cancel()
+	ctx, stop := b.machine.Cell().Watch(ctx, min(silentTime, measureTime/3)) // and as long again until it is known to be silent
+	defer stop()
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}

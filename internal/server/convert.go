@@ -172,6 +172,7 @@ func execExit(in *sandbox.CommandResult) api.ExecExit {
 func evalResult(in *sandbox.EvalResult) api.EvalResult {
 	out := api.EvalResult{
 		Result:          orNil(in.Repr),
+		ResultTruncated: in.ReprTruncated,
 		Value:           in.Value,
 		StdoutTruncated: in.StdoutTruncated,
 		StderrTruncated: in.StderrTruncated,

@@ -86,14 +86,14 @@ func TestEval(t *testing.T) {
 	id := s.fork(t)
 	box := "/v1/sandboxes/" + id
 	for code, want := range map[string]string{
-		"1+1":            `{"error":null,"exit_code":0,"result":"2","stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false,"value":2}`,
-		"None":           `{"error":null,"exit_code":0,"result":"None","stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false,"value":null}`,
-		"x = 1":          `{"error":null,"exit_code":0,"result":null,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false}`,
-		"float('nan')":   `{"error":null,"exit_code":0,"result":"nan","stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false}`,
-		"print('hello')": `{"error":null,"exit_code":0,"result":null,"stderr":"","stderr_truncated":false,"stdout":"hello\n","stdout_truncated":false}`,
-		"bytes":          `{"error":null,"exit_code":0,"result":null,"stderr":"","stderr_truncated":false,"stdout":"` + "\uFFFD" + `\u0000ok","stdout_b64":"/wBvaw==","stdout_truncated":false}`,
+		"1+1":            `{"error":null,"exit_code":0,"result":"2","result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false,"value":2}`,
+		"None":           `{"error":null,"exit_code":0,"result":"None","result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false,"value":null}`,
+		"x = 1":          `{"error":null,"exit_code":0,"result":null,"result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false}`,
+		"float('nan')":   `{"error":null,"exit_code":0,"result":"nan","result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false}`,
+		"print('hello')": `{"error":null,"exit_code":0,"result":null,"result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"hello\n","stdout_truncated":false}`,
+		"bytes":          `{"error":null,"exit_code":0,"result":null,"result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"` + "\uFFFD" + `\u0000ok","stdout_b64":"/wBvaw==","stdout_truncated":false}`,
 		"1/0": `{"error":{"message":"division by zero","traceback":"Traceback (most recent call last):\nZeroDivisionError: division by zero\n",` +
-			`"type":"ZeroDivisionError"},"exit_code":1,"result":null,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false}`,
+			`"type":"ZeroDivisionError"},"exit_code":1,"result":null,"result_truncated":false,"stderr":"","stderr_truncated":false,"stdout":"","stdout_truncated":false}`,
 	} {
 		resp, text := s.ask(t, "POST", box+"/eval", `{"code":"`+code+`"}`)
 		if resp.StatusCode != 200 || strings.TrimSpace(text) != want {

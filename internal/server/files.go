@@ -151,9 +151,14 @@ func (s *Server) StatFile(w http.ResponseWriter, r *http.Request, id api.ID, par
 // MakeDir makes a directory.
 func (s *Server) MakeDir(w http.ResponseWriter, r *http.Request, id api.ID, params api.MakeDirParams) {
 	note(w, slog.String("path", params.Path))
+	opts := sandbox.MakeDirOptions{Parents: params.Parents, User: params.User}
 	err := errors.Join(checkPath("path", params.Path), checkText("user", params.User))
+	if params.Mode != "" {
+		mode, modeErr := parseMode(params.Mode)
+		opts.Mode, err = &mode, errors.Join(err, modeErr)
+	}
 	if err == nil {
-		_, _, err = s.m.MakeDir(r.Context(), id, params.Path, sandbox.MakeDirOptions{Parents: params.Parents, User: params.User})
+		_, _, err = s.m.MakeDir(r.Context(), id, params.Path, opts)
 	}
 	s.finish(w, r, err)
 }

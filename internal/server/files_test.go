@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -105,14 +106,28 @@ func TestDirectories(t *testing.T) {
 	s := newSite(t, "")
 	ctx := context.Background()
 	id := s.fork(t)
-	if err := s.c.MakeDir(ctx, id, "/a/b/c", false); !client.IsCode(err, api.ErrorCodeNotFound) {
+	if err := s.c.MakeDir(ctx, id, "/a/b/c", client.MakeDirOptions{}); !client.IsCode(err, api.ErrorCodeNotFound) {
 		t.Errorf("without parents: %v", err)
 	}
-	if err := s.c.MakeDir(ctx, id, "/a/b/c", true); err != nil {
+	if err := s.c.MakeDir(ctx, id, "/a/b/c", client.MakeDirOptions{Parents: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.c.MakeDir(ctx, id, "/a", false); !client.IsCode(err, api.ErrorCodeAlreadyExists) {
+	if err := s.c.MakeDir(ctx, id, "/a", client.MakeDirOptions{}); !client.IsCode(err, api.ErrorCodeAlreadyExists) {
 		t.Errorf("one that exists: %v", err)
+	}
+	if err := s.c.MakeDir(ctx, id, "/a/m", client.MakeDirOptions{Mode: new(fs.FileMode(0))}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := s.c.StatFile(ctx, id, "/a/m"); err != nil || info.Mode != "0000" {
+		t.Errorf("with a mode: %+v, %v", info, err)
+	}
+	if err := s.c.MakeDir(ctx, id, "/x", client.MakeDirOptions{Mode: new(fs.ModeSetuid)}); err == nil {
+		t.Error("made with a mode that is no permission")
+	}
+	resp, body := s.ask(t, "POST", "/v1/sandboxes/"+id+"/files/mkdir?path=/x&mode=9", "")
+	wantError(t, resp, body, 400, "invalid_argument", "mode")
+	if err := s.c.RemoveFile(ctx, id, "/a/m", false); err != nil {
+		t.Fatal(err)
 	}
 	list, err := s.c.ListFiles(ctx, id, "/a")
 	if err != nil || len(list) != 1 || list[0].Type != api.FileInfoTypeDir || list[0].Path != "/a/b" {

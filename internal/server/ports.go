@@ -17,6 +17,7 @@ import (
 	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/internal/gate"
 	"github.com/forkd-dev/forkd/internal/ports"
+	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
 // portRoute leads to servers in sandboxes. It takes every method, query and path as
@@ -40,8 +41,12 @@ func (s *Server) route(r *http.Request) (pattern string, handler http.Handler) {
 func (s *Server) newPorts() *ports.Proxy {
 	opts := ports.Options{
 		Fail: func(w http.ResponseWriter, r *http.Request, t ports.Target, err error) {
-			if errors.Is(err, ports.ErrTarget) {
+			fault := new(sandbox.Error)
+			switch {
+			case errors.Is(err, ports.ErrTarget):
 				err = invalid("", "malformed sandbox id or port")
+			case !errors.As(err, &fault): // it was connected to
+				err = refuse(api.ErrorCodePortClosed, "", "the server on port %d of sandbox %s broke the connection, or does not speak HTTP: %v", t.Port, t.ID, err)
 			}
 			s.fail(w, r, err)
 		},

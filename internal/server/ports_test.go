@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
@@ -76,6 +77,52 @@ func TestPorts(t *testing.T) {
 	}
 	resp, text = s.ask(t, "GET", fmt.Sprintf("/v1/sandboxes/%s/ports/%d/", id, port), "", "Authorization", "Bearer t")
 	wantError(t, resp, text, 409, "paused", "paused")
+}
+
+// What goes wrong with a server in a sandbox is no fault of the daemon's.
+func TestPortsThatAnswerNoHTTP(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			req, err := http.ReadRequest(bufio.NewReader(conn))
+			switch {
+			case err != nil:
+			case req.URL.Path == "/ssh":
+				io.WriteString(conn, "SSH-2.0-guest\r\n")
+			case req.URL.Path == "/reset":
+				conn.(*net.TCPConn).SetLinger(0)
+			}
+			conn.Close()
+		}
+	}()
+	port := l.Addr().(*net.TCPAddr).Port
+	s := newSite(t, "")
+	id := s.fork(t)
+	for _, path := range []string{"/ssh", "/reset", "/close"} {
+		resp, text := s.ask(t, "GET", fmt.Sprintf("/v1/sandboxes/%s/ports/%d%s", id, port, path), "")
+		wantError(t, resp, text, 502, "port_closed", fmt.Sprintf("port %d of sandbox %s", port, id))
+	}
+	for target, want := range map[string]struct {
+		status int
+		code   api.ErrorCode
+	}{
+		fmt.Sprintf("sbffffffffffff/ports/%d/", port): {404, "not_found"},
+		id + "/ports/0/":     {400, "invalid_argument"},
+		id + "/ports/65536/": {400, "invalid_argument"},
+		id + "/ports/http/":  {400, "invalid_argument"},
+		"a_b/ports/80/":      {400, "invalid_argument"},
+	} {
+		resp, text := s.ask(t, "GET", "/v1/sandboxes/"+target, "")
+		wantError(t, resp, text, want.status, want.code, "")
+	}
 }
 
 // A bare connection carries bytes both ways, and each way ends by itself.

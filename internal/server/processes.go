@@ -67,6 +67,9 @@ func processSpec(req *api.ProcessRequest) (spec sandbox.ProcessSpec, err error) 
 	if len(req.Tag) > maxProcessTag {
 		errs = append(errs, invalid("", "tag: has more than %d bytes", maxProcessTag))
 	}
+	if req.Tag != "" && strings.Trim(req.Tag, "0123456789") == "" {
+		errs = append(errs, invalid("give it a letter", "tag: must not be a number, as PIDs are: %s", quote(req.Tag)))
+	}
 	if req.Cwd != "" {
 		errs = append(errs, checkPath("cwd", req.Cwd))
 	}

@@ -159,7 +159,7 @@ var queryNames = map[string][]string{
 	"GET /v1/sandboxes/{id}/files/tree":    {"path", "depth"},
 	"GET /v1/sandboxes/{id}/files/watch":   {"path", "recursive", "entries"},
 	"GET /v1/sandboxes/{id}/files/stat":    {"path"},
-	"POST /v1/sandboxes/{id}/files/mkdir":  {"path", "parents", "user"},
+	"POST /v1/sandboxes/{id}/files/mkdir":  {"path", "parents", "mode", "user"},
 	"POST /v1/sandboxes/{id}/files/rename": {"from", "to"},
 }
 

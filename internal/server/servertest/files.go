@@ -132,8 +132,17 @@ func (f *Fake) MakeDir(ctx context.Context, id, path string, opts sandbox.MakeDi
 	if opts.Parents {
 		make = os.MkdirAll
 	}
-	if err := make(name, 0o755); err != nil {
+	mode := fs.FileMode(0o755)
+	if opts.Mode != nil {
+		mode = *opts.Mode
+	}
+	if err := make(name, mode); err != nil {
 		return nil, false, fileError(err)
+	}
+	if before != nil {
+		if err := os.Chmod(name, mode); err != nil { // whatever the umask is
+			return nil, false, fileError(err)
+		}
 	}
 	info, err := f.StatFile(ctx, id, path)
 	return info, before != nil, err
