@@ -35,7 +35,7 @@ func (c *Client) ReadFileAt(ctx context.Context, id, path string, offset, length
 
 // WriteOptions say how WriteFile creates a file.
 type WriteOptions struct {
-	Mode    fs.FileMode       // permission bits; zero: 0644
+	Mode    *fs.FileMode      // permission bits; nil: 0644
 	User    string            // owner; empty: root
 	Parents bool              // make missing directories
 	Attrs   map[string]string // extended attributes of the namespace user, without "user."
@@ -44,11 +44,11 @@ type WriteOptions struct {
 // WriteFile creates or replaces a file with what r holds.
 func (c *Client) WriteFile(ctx context.Context, id, path string, r io.Reader, opts WriteOptions) error {
 	params := api.WriteFileParams{Path: path, User: opts.User, Parents: opts.Parents}
-	if opts.Mode != 0 {
-		if opts.Mode != opts.Mode.Perm() {
+	if opts.Mode != nil {
+		if *opts.Mode != opts.Mode.Perm() {
 			return errors.New("writing a file: the mode may have permission bits only")
 		}
-		params.Mode = fmt.Sprintf("%04o", opts.Mode)
+		params.Mode = fmt.Sprintf("%04o", *opts.Mode)
 	}
 	for name, value := range opts.Attrs {
 		params.Attr = append(params.Attr, name+"="+value)

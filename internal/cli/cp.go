@@ -189,7 +189,7 @@ func (x *copying) tree(ctx context.Context, from string, root *os.Root, to strin
 	}
 	for _, e := range entries {
 		name := raw(e.Name, e.NameB64)
-		if !filepath.IsLocal(name) || name == "." || strings.ContainsAny(name, `/\`) {
+		if !filepath.IsLocal(name) || name == "." || strings.ContainsAny(name, "/"+string(filepath.Separator)) {
 			return fmt.Errorf("%s has an entry with the impossible name %q", from, name)
 		}
 		if err := x.entry(ctx, path.Join(from, name), e, root, filepath.Join(to, name)); err != nil {

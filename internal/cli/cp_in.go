@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
@@ -140,7 +141,7 @@ func (x *copying) send(ctx context.Context, from string, s fs.FileInfo, to strin
 // write makes a file in the sandbox.
 func (x *copying) write(ctx context.Context, r io.Reader, name string, size int64, to string, mode fs.FileMode) error {
 	body := x.reader(r, name, size)
-	err := x.c.WriteFile(ctx, x.box, to, body, client.WriteOptions{Mode: mode})
+	err := x.c.WriteFile(ctx, x.box, to, body, client.WriteOptions{Mode: &mode})
 	x.bytes += body.n
 	return x.orNoDirectory(ctx, err, path.Dir(to))
 }
@@ -152,7 +153,12 @@ func (x *copying) link(ctx context.Context, from, to string) error {
 		return err
 	}
 	x.files++
-	out, err := x.c.Exec(ctx, x.box, client.ExecRequest{Args: []string{"ln", "-sfn", "--", target, to}})
+	req := client.ExecRequest{Args: []string{"ln", "-sfnT", "--", target, to}}
+	if !utf8.ValidString(target + to) { // which arguments in JSON have to be
+		req.Args = []string{"xargs", "-0", "ln", "-sfnT", "--"}
+		req.StdinB64 = []byte(target + "\x00" + to + "\x00")
+	}
+	out, err := x.c.Exec(ctx, x.box, req)
 	if err == nil && out.ExitCode != 0 {
 		err = fmt.Errorf("making the link %s: %s", to, strings.TrimSpace(out.Stderr))
 	}

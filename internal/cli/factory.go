@@ -42,6 +42,8 @@ func (f *factory) connect(ctx context.Context) (*client.Client, error) {
 	argv := []string{program, "serve", "--listen-optional"}
 	err = launch.Start(ctx, home, argv, func(pid int) {
 		fmt.Fprintf(f.io.Err, "forkd: starting the daemon (process %d, log %s); `forkd stop` ends it\n", pid, launch.LogFile(home))
+	}, func(pid int) {
+		fmt.Fprintf(f.io.Err, "forkd: waiting for the daemon (process %d), which is starting or ending\n", pid)
 	}, func() {
 		fmt.Fprintln(f.io.Err, "forkd: warning: another process has the daemon's TCP port; this daemon serves on its Unix socket only")
 	})

@@ -191,24 +191,47 @@ func pass(ctx context.Context, c *client.Client, id string, port int, conn net.C
 	}
 	defer remote.Close()
 	var wg sync.WaitGroup
-	wg.Go(func() { carry(remote, conn) })
-	err = carry(conn, remote)
+	wg.Go(func() { send(remote, conn) })
+	err = receive(conn, remote)
 	wg.Wait()
 	return err
 }
 
-// carry copies one direction and passes its end on. A connection that cannot be
-// closed for writing alone ends with it. The error is that of the sandbox's side.
-func carry(to io.WriteCloser, from io.Reader) error {
-	_, err := io.Copy(to, from)
+// send passes on what the client here says, and its end. Where the sandbox takes no more it leaves
+// the connection as it is: only what can still be read of it tells whether the answer is whole.
+func send(remote io.WriteCloser, conn net.Conn) {
+	_, err := io.Copy(remote, conn)
+	switch {
+	case err == nil:
+		endWrites(remote)
+	case !errors.Is(err, client.ErrReset): // the client here is gone
+		remote.Close()
+	}
+}
+
+// receive passes on what the server says, and its end. Whatever else ends it resets the
+// connection here. The error is that of the sandbox's side.
+func receive(conn net.Conn, remote io.ReadCloser) error {
+	_, err := io.Copy(conn, remote)
+	if err == nil {
+		endWrites(conn)
+		return nil
+	}
+	reset(conn)
+	remote.Close()
 	if errors.Is(err, client.ErrReset) {
-		reset(to)
 		return client.ErrReset // without the addresses here, which are others each time
 	}
-	if half, ok := to.(interface{ CloseWrite() error }); !ok || err != nil || half.CloseWrite() != nil {
-		to.Close()
-	}
 	return nil
+}
+
+// endWrites closes a connection for writing. One that fails to is broken, as reading it tells.
+func endWrites(conn io.Closer) {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		half.CloseWrite()
+	} else {
+		conn.Close()
+	}
 }
 
 // reset closes a connection such that its other side takes it for broken, not for ended.

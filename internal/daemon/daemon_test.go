@@ -276,7 +276,7 @@ func TestStart(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				pids = append(pids, pid)
-			}, func() { t.Error("it has to do without a port that it was not to have") })
+			}, func(int) {}, func() { t.Error("it has to do without a port that it was not to have") })
 			if err != nil {
 				t.Error(err)
 			}
@@ -311,9 +311,9 @@ func TestStartFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = launch.Start(context.Background(), home, []string{self}, func(int) {}, func() {})
+	err = launch.Start(context.Background(), home, []string{self}, func(int) {}, func(int) {}, func() {})
 	wantHint(t, err, "the daemon did not start: no such luck", "do better")
-	err = launch.Start(context.Background(), home, []string{"/no/such/program"}, func(int) {}, func() {})
+	err = launch.Start(context.Background(), home, []string{"/no/such/program"}, func(int) {}, func(int) {}, func() {})
 	wantHint(t, err, "starting the daemon", "")
 }
 
@@ -333,7 +333,7 @@ func TestStartTellsOfThePort(t *testing.T) {
 	}
 	for _, want := range []int{1, 0} { // the second finds a daemon that runs
 		told := 0
-		if err := launch.Start(context.Background(), home, []string{self}, func(int) {}, func() { told++ }); err != nil {
+		if err := launch.Start(context.Background(), home, []string{self}, func(int) {}, func(int) {}, func() { told++ }); err != nil {
 			t.Fatal(err)
 		}
 		if told != want {

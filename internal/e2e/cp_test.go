@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/forkd-dev/forkd/client"
 )
 
 // forkd cp takes a directory into a sandbox and out of another one that was forked from it.
@@ -28,7 +32,7 @@ func TestCopyOfADirectory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(from, "large"), make([]byte, 20<<20+1), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string]string{"link": "sub dir/-n", "sub dir/up": ".."} {
+	for name, target := range map[string]string{"link": "sub dir/-n", "sub dir/up": "..", "raw \xff": "\xfe\n"} {
 		if err := os.Symlink(target, filepath.Join(from, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -58,6 +62,24 @@ func TestCopyOfADirectory(t *testing.T) {
 		if err != nil || is.Mode() != was.Mode() {
 			t.Errorf("%s: %v, %v; want %v", name, is, err, was.Mode())
 		}
+	}
+	// A link replaces a link, but no directory, and makes none in it; and no permission at all is one, too.
+	onto := filepath.Join(t.TempDir(), "onto")
+	if err := errors.Join(os.Mkdir(onto, 0o755), os.Symlink("there", filepath.Join(onto, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	d.sh(t, id, "mkdir -p /srv/links/link /srv/dir && ln -s /srv/dir /srv/links/l")
+	out, err = forkd(d.home, "cp", onto+"/.", id+":/srv/links").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "making the link /srv/links/link: ") {
+		t.Errorf("a link onto a directory: %v\n%s", err, out)
+	}
+	if err := os.Rename(filepath.Join(onto, "link"), filepath.Join(onto, "l")); err != nil {
+		t.Fatal(err)
+	}
+	cp(onto+"/.", id+":/srv/links")
+	d.write(t, id, "/srv/none", "x", client.WriteOptions{Mode: new(fs.FileMode(0))})
+	if got := d.sh(t, id, "ls -A /srv/links/link /srv/dir; readlink /srv/links/l; stat -c %a /srv/none"); got != "/srv/dir:\n\n/srv/links/link:\nthere\n0\n" {
+		t.Errorf("links and modes: %q", got)
 	}
 	// To where there is no directory, and from a sandbox that ends meanwhile.
 	out, err = forkd(d.home, "cp", from, id+":/nowhere/tree").CombinedOutput()

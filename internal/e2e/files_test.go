@@ -67,7 +67,7 @@ func TestFilesComeBackAsTheyWere(t *testing.T) {
 	if got, err := io.ReadAll(part); string(got) != all.String()[1000:1050] || err != nil {
 		t.Errorf("a part: %q, %v", got, err)
 	}
-	d.write(t, id, "/root/every byte", "short now", client.WriteOptions{Mode: 0o600})
+	d.write(t, id, "/root/every byte", "short now", client.WriteOptions{Mode: new(fs.FileMode(0o600))})
 	if got := d.sh(t, id, "cat '/root/every byte'; stat -c ' %a' '/root/every byte'"); got != "short now 600\n" {
 		t.Errorf("replaced: %q", got)
 	}
@@ -131,7 +131,7 @@ func TestFilesBelongToWhomTheyAreWrittenFor(t *testing.T) {
 	d := shared(t)
 	id := d.fork(t, 1)[0]
 	d.sh(t, id, "mkdir -p /home/u && chown nobody /home/u && mkdir /home/u/real && ln -s /etc /home/u/etc && ln -s /etc/hostname /home/u/link")
-	d.write(t, id, "/home/u/new/dir/f", "text", client.WriteOptions{User: "nobody", Parents: true, Mode: 0o640})
+	d.write(t, id, "/home/u/new/dir/f", "text", client.WriteOptions{User: "nobody", Parents: true, Mode: new(fs.FileMode(0o640))})
 	if got := d.sh(t, id, "stat -c '%U %a' /home/u/new/dir/f; stat -c %U /home/u/new /home/u/new/dir"); got != "nobody 640\nnobody\nnobody\n" {
 		t.Errorf("owners: %q", got)
 	}

@@ -166,7 +166,7 @@ func (d *daemon) putFile(t *testing.T, id, from, to string, mode fs.FileMode) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := d.WriteFile(limited(t, patience), id, to, f, client.WriteOptions{Mode: mode, Parents: true}); err != nil {
+	if err := d.WriteFile(limited(t, patience), id, to, f, client.WriteOptions{Mode: &mode, Parents: true}); err != nil {
 		t.Fatalf("copying %s: %v", from, err)
 	}
 }

@@ -63,9 +63,8 @@ func (m *Manager) WriteFile(ctx context.Context, id, name string, r io.Reader, o
 
 func (o *WriteOptions) request(name string) wire.WriteRequest {
 	req := wire.WriteRequest{Path: wire.Name(name), Owner: o.User, Parents: o.Parents}
-	if o.Mode != 0 {
-		mode := unixMode(o.Mode)
-		req.Mode = &mode
+	if o.Mode != nil {
+		req.Mode = new(unixMode(*o.Mode))
 	}
 	if len(o.Attrs) > 0 {
 		req.Attrs = make(map[string]wire.Name, len(o.Attrs))

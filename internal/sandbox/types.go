@@ -249,9 +249,9 @@ type FileInfo struct {
 
 // WriteOptions say how WriteFile creates a file.
 type WriteOptions struct {
-	Mode    fs.FileMode // default 0644
-	User    string      // owner; default root
-	Parents bool        // make missing directories
+	Mode    *fs.FileMode // default 0644
+	User    string       // owner; default root
+	Parents bool         // make missing directories
 
 	Attrs map[string]string // see FileInfo
 }

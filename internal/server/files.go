@@ -74,12 +74,11 @@ var modePattern = regexp.MustCompile(`^0?[0-7]{3,4}$`)
 
 // WriteFile creates or replaces a file with the body.
 func (s *Server) WriteFile(w http.ResponseWriter, r *http.Request, id api.ID, params api.WriteFileParams) {
-	opts := sandbox.WriteOptions{User: params.User, Parents: params.Parents, Mode: 0o644}
+	opts := sandbox.WriteOptions{User: params.User, Parents: params.Parents, Mode: new(fs.FileMode(0o644))}
 	err := errors.Join(checkPath("path", params.Path), checkText("user", params.User))
 	if params.Mode != "" {
-		var modeErr error
-		opts.Mode, modeErr = parseMode(params.Mode)
-		err = errors.Join(err, modeErr)
+		mode, modeErr := parseMode(params.Mode)
+		opts.Mode, err = &mode, errors.Join(err, modeErr)
 	}
 	if err != nil {
 		s.fail(w, r, err)

@@ -19,6 +19,18 @@ import (
 	"github.com/forkd-dev/forkd/client"
 )
 
+// A mode without any permission is one, too.
+func TestFileOfNobodys(t *testing.T) {
+	s := newSite(t, "")
+	id := s.fork(t)
+	if err := s.c.WriteFile(t.Context(), id, "/f", strings.NewReader("x"), client.WriteOptions{Mode: new(fs.FileMode(0))}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := s.c.StatFile(t.Context(), id, "/f"); err != nil || info.Mode != "0000" {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	s := newSite(t, "")
 	ctx := context.Background()
@@ -26,7 +38,7 @@ func TestFiles(t *testing.T) {
 	data := []byte("line\r\n\x00\xff\n")
 	for _, path := range []string{"/a b.txt", "/häß/☃ %2F?&=#+.txt", "/d/\xff\xfe raw", "/" + strings.Repeat("n", 255)} {
 		t.Run(path[:min(len(path), 20)], func(t *testing.T) {
-			if err := s.c.WriteFile(ctx, id, path, bytes.NewReader(data), client.WriteOptions{Mode: 0o600, Parents: true}); err != nil {
+			if err := s.c.WriteFile(ctx, id, path, bytes.NewReader(data), client.WriteOptions{Mode: new(fs.FileMode(0o600)), Parents: true}); err != nil {
 				t.Fatal(err)
 			}
 			if got := read(t, s.c, id, path); !bytes.Equal(got, data) {

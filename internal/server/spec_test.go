@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -294,7 +295,7 @@ func (s *site) changing(id, dir string) (stop func()) {
 		for i := 0; ctx.Err() == nil; i++ {
 			for _, name := range []string{"a", "overflow"} {
 				path := fmt.Sprintf("%s/%s%d", dir, name, i)
-				s.WriteFile(ctx, id, path, strings.NewReader(""), sandbox.WriteOptions{Mode: 0o600})
+				s.WriteFile(ctx, id, path, strings.NewReader(""), sandbox.WriteOptions{Mode: new(fs.FileMode(0o600))})
 			}
 			time.Sleep(time.Millisecond)
 		}

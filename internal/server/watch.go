@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -74,11 +75,11 @@ func (s *Server) ComposeFile(w http.ResponseWriter, r *http.Request, id api.ID) 
 		s.fail(w, r, err)
 		return
 	}
-	opts := sandbox.WriteOptions{User: req.User, Parents: req.Parents, Mode: 0o644}
+	opts := sandbox.WriteOptions{User: req.User, Parents: req.Parents, Mode: new(fs.FileMode(0o644))}
 	errs := []error{checkPath("target", req.Target), checkText("user", req.User)}
 	if req.Mode != "" {
 		mode, err := parseMode(req.Mode)
-		opts.Mode, errs = mode, append(errs, err)
+		opts.Mode, errs = &mode, append(errs, err)
 	}
 	if len(req.Sources) == 0 || len(req.Sources) > maxSources {
 		errs = append(errs, invalid("", "sources: must be 1 to %d, not %d", maxSources, len(req.Sources)))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ import (
 const (
 	startTime = 30 * time.Second      // for a daemon to answer
 	startPoll = 10 * time.Millisecond // between looks
+	tellTime  = time.Second           // of waiting for another's daemon without a word
 	maxLog    = 8 << 20               // bytes at which the log is set aside
 )
 
@@ -43,9 +45,10 @@ func Running(home string) bool {
 
 // Start sees to it that the daemon of a home runs. If none does, it runs argv
 // in the background, tells started of it and waits until it answers. Of several
-// that are called at once, one starts a daemon and all use it. portTaken is called
-// if the daemon that was started has to do without TCP.
-func Start(ctx context.Context, home string, argv []string, started func(pid int), portTaken func()) error {
+// that are called at once, one starts a daemon and all use it. One that somebody else
+// has started is waited for, too, and waiting called if that takes a while. portTaken is
+// called if the daemon that was started has to do without TCP.
+func Start(ctx context.Context, home string, argv []string, started, waiting func(pid int), portTaken func()) error {
 	if Running(home) {
 		return nil
 	}
@@ -57,8 +60,8 @@ func Start(ctx context.Context, home string, argv []string, started func(pid int
 		return err
 	}
 	defer unlock()
-	if Running(home) {
-		return nil
+	if err := awaitHolder(ctx, home, waiting); err != nil || Running(home) {
+		return err
 	}
 	log, err := openLog(LogFile(home))
 	if err != nil {
@@ -90,6 +93,46 @@ func Start(ctx context.Context, home string, argv []string, started func(pid int
 		portTaken()
 	}
 	return nil
+}
+
+// awaitHolder waits while a process has the home and does not answer: it is a daemon that
+// is starting, which may have to wait for what an earlier one has left, or one that is ending.
+func awaitHolder(ctx context.Context, home string, waiting func(pid int)) error {
+	tell, late := time.After(tellTime), time.After(startTime)
+	for {
+		pid, held := holder(home)
+		if !held || Running(home) {
+			return nil
+		}
+		select {
+		case <-time.After(startPoll):
+		case <-tell:
+			waiting(pid)
+		case <-late:
+			return &Error{
+				Message: fmt.Sprintf("%s is in use by another forkd (process %d), which does not answer after %s", home, pid, startTime),
+				Hint:    "see " + LogFile(home) + "; stop that process, or set FORKD_HOME to another directory",
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// holder reports whether a process has the lock of a home, and which one as far as is known.
+func holder(home string) (pid int, held bool) {
+	f, err := os.Open(filepath.Join(home, "lock"))
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, false
+	}
+	text := make([]byte, 20)
+	n, _ := f.Read(text) // it may not have said yet who it is
+	pid, _ = strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	return pid, true
 }
 
 // await polls until the daemon answers or its process is gone.

@@ -208,7 +208,7 @@ func TestUpload(t *testing.T) {
 				if got := s.get(t, f.Path); got != want {
 					t.Errorf("%s is %q, want %q", f.Path, got, want)
 				}
-				if o := s.host.written[f.Path]; o.User != "user" || !o.Parents || o.Mode != 0 || o.Attrs != nil {
+				if o := s.host.written[f.Path]; o.User != "user" || !o.Parents || o.Mode != nil || o.Attrs != nil {
 					t.Errorf("written with %+v", o)
 				}
 			}

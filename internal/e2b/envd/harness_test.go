@@ -76,7 +76,6 @@ func (h *fakeHost) WriteFile(ctx context.Context, id, path string, r io.Reader, 
 	h.mu.Lock()
 	h.written[path] = opts
 	h.mu.Unlock()
-	opts.Mode = 0o644
 	return h.Fake.WriteFile(ctx, id, path, r, opts)
 }
 
@@ -240,7 +239,7 @@ func wantError(t *testing.T, resp *http.Response, body string, status int, messa
 
 func (s *site) put(t *testing.T, path, content string) {
 	t.Helper()
-	opts := sandbox.WriteOptions{Mode: 0o644, Parents: true}
+	opts := sandbox.WriteOptions{Mode: new(fs.FileMode(0o644)), Parents: true}
 	if err := s.host.Fake.WriteFile(t.Context(), s.id, path, strings.NewReader(content), opts); err != nil {
 		t.Fatal(err)
 	}

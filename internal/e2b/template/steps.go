@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -174,7 +175,7 @@ func copyStep(ctx context.Context, j *job, s Step) error {
 	}
 	defer f.Close()
 	archive := "/tmp/.template-" + s.Hash
-	if err := j.b.m.WriteFile(ctx, j.id, archive, f, sandbox.WriteOptions{Mode: 0o600}); err != nil {
+	if err := j.b.m.WriteFile(ctx, j.id, archive, f, sandbox.WriteOptions{Mode: new(fs.FileMode(0o600))}); err != nil {
 		return err
 	}
 	return j.exec(ctx, sandbox.Command{

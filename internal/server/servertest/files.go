@@ -70,8 +70,12 @@ func (f *Fake) WriteFile(_ context.Context, id, path string, r io.Reader, opts s
 		return fileError(err)
 	}
 	defer os.Remove(tmp.Name())
+	mode := fs.FileMode(0o644)
+	if opts.Mode != nil {
+		mode = *opts.Mode
+	}
 	_, err = io.Copy(tmp, r)
-	err = errors.Join(err, tmp.Chmod(opts.Mode), tmp.Close())
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
 	if err == nil {
 		err = os.Rename(tmp.Name(), name)
 	}
