@@ -42,7 +42,7 @@ import os, threading, time
 x = 21
 f = open("/root/open", "w+"); f.write("unsynced"); f.flush()
 os.getpid()`)
-	d.sh(t, id, `nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i >> /root/ticks; `+nap(20*time.Millisecond)+`; done' >/dev/null 2>&1 & echo $! > /root/job`)
+	d.sh(t, id, `: > /root/ticks; nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i >> /root/ticks; `+nap(20*time.Millisecond)+`; done' >/dev/null 2>&1 & echo $! > /root/job`)
 	return id, pid
 }
 
