@@ -79,30 +79,39 @@ func TestPorts(t *testing.T) {
 	wantError(t, resp, text, 409, "paused", "paused")
 }
 
-// What goes wrong with a server in a sandbox is no fault of the daemon's.
-func TestPortsThatAnswerNoHTTP(t *testing.T) {
+// listen has connections answered, one after the other, and closed.
+func listen(t *testing.T, answer func(net.Conn)) net.Listener {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			req, err := http.ReadRequest(bufio.NewReader(conn))
-			switch {
-			case err != nil:
-			case req.URL.Path == "/ssh":
-				io.WriteString(conn, "SSH-2.0-guest\r\n")
-			case req.URL.Path == "/reset":
-				conn.(*net.TCPConn).SetLinger(0)
-			}
+			answer(conn)
 			conn.Close()
 		}
 	}()
+	return l
+}
+
+// What goes wrong with a server in a sandbox is no fault of the daemon's.
+func TestPortsThatAnswerNoHTTP(t *testing.T) {
+	l := listen(t, func(conn net.Conn) {
+		req, err := http.ReadRequest(bufio.NewReader(conn))
+		switch {
+		case err != nil:
+		case req.URL.Path == "/ssh":
+			io.WriteString(conn, "SSH-2.0-guest\r\n")
+		case req.URL.Path == "/reset":
+			conn.(*net.TCPConn).SetLinger(0)
+		}
+	})
 	port := l.Addr().(*net.TCPAddr).Port
 	s := newSite(t, "")
 	id := s.fork(t)
@@ -165,24 +174,12 @@ func TestOpenPort(t *testing.T) {
 
 // Who asks for chunks can tell a server that ends from one that breaks its connection, and who does not has the bytes alone.
 func TestOpenPortThatBreaks(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			io.WriteString(conn, "half a wo")
-			if line, _ := bufio.NewReader(conn).ReadString('\n'); line == "break\n" {
-				conn.(*net.TCPConn).SetLinger(0)
-			}
-			conn.Close()
+	l := listen(t, func(conn net.Conn) {
+		io.WriteString(conn, "half a wo")
+		if line, _ := bufio.NewReader(conn).ReadString('\n'); line == "break\n" {
+			conn.(*net.TCPConn).SetLinger(0)
 		}
-	}()
+	})
 	port := l.Addr().(*net.TCPAddr).Port
 	s := newSite(t, "")
 	id := s.fork(t)
