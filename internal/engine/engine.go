@@ -115,8 +115,8 @@ type VM interface {
 	// Preconditions: no vCPU is in Run.
 	Time() time.Duration
 	// Save appends sections for vCPUs and interrupt controller. Posted functions that
-	// are pending, and those to be continued, are not part of it: who has posted one does so again in the machine
-	// that is made of the state.
+	// are pending, and those to be continued, are not part of it: who has posted one does so
+	// again in the machine that is made of the state.
 	//
 	// Preconditions: no vCPU is in Run.
 	Save(*state.Writer)

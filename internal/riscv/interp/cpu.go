@@ -100,7 +100,7 @@ type CPU struct {
 func (c *CPU) Attach(m *Machine, h *hart.Hart) {
 	c.h, c.bus, c.codes = h, m.Bus, m.Codes
 	c.m.Attach(m.Memory, h)
-	c.yield, c.ahead = false, ahead{}
+	c.yield, c.ahead, c.sweeps = false, ahead{}, m.Codes.sweeps.Load()
 	c.attachNative(m.Codes.shared.native)
 	c.dropFetches()
 	c.modeChanged()

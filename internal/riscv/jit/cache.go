@@ -107,7 +107,8 @@ var errFull = errors.New("the arena for code is full")
 
 // Translate translates what is reached from the instruction at the offset off of
 // p, whose contents must not change meanwhile. native is the page's code so far,
-// nil if there is none; the code of the page after is returned, and what is new in it. An error means that the host has no memory for code.
+// nil if there is none; the code of the page after is returned, and what is new in it.
+// An error means that the host has no memory for code.
 func (c *Cache) Translate(p *page.Page, native *Page, off uint16) (_ *Page, made Made, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
