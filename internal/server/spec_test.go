@@ -309,20 +309,7 @@ func (s *site) changing(id, dir string) (stop func()) {
 // closingPort returns a port at which connections are closed at once.
 func closingPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conn.Close()
-		}
-	}()
+	l := listen(t, func(net.Conn) {})
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
