@@ -23,8 +23,9 @@
 //     a kill takes the machine at once, so that a pause under way gives up.
 //
 //   - Which sandboxes there are is in the journal before anybody is told of them, and why they are
-//     not there any more before that is so. It only tells: what it says decides nothing about what
-//     runs, and what cannot be written of it stops nobody.
+//     not there any more before that is so. What it does not say ends nothing that runs, and what
+//     cannot be written of it stops nobody. But a machine that a cell has of a sandbox which it says
+//     is gone, or has another one made later, is closed.
 //
 //   - What the host cannot bear is not begun. What runs is left alone.
 //

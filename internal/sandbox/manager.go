@@ -344,10 +344,11 @@ func badTag(tag string) error {
 	return fail(InvalidArgument, "a tag is 1 to 64 letters, digits, '-' or '_'", "bad tag %q", tag)
 }
 
-// wrap turns an error of the host into an Error, recognising a full disk.
 // silentHint is what there is to do about a cell that does not answer.
 const silentHint = "if it was stopped, `kill -CONT` has it go on, and it may do then what it was asked for; `forkd kill` gives the sandbox up"
 
+// wrap turns an error of the host into an Error, recognising a full disk and a cell that does not
+// answer.
 func wrap(err error, format string, args ...any) *Error {
 	var e *Error
 	if errors.As(err, &e) {

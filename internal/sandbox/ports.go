@@ -16,9 +16,7 @@ func (m *Manager) DialPort(ctx context.Context, id string, port int) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := b.watch(ctx)
 	conn, err := b.agent.DialPort(ctx, uint16(port))
-	stop()
 	if err != nil {
 		done()
 		return nil, b.guestError(err, "connecting to port %d", port)
