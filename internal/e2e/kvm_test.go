@@ -116,7 +116,7 @@ func prepareKVM(ctx context.Context, f *hosttest.Files) error {
 		return err
 	}
 	lock := filepath.Join(filepath.Dir(img.Dir), ".lock") // a home that has an image has it, too
-	f.Paths = []string{suite.bin, key, img.Dir, lock, hammerProgram(), pythonSDK, typeScriptSDK, conformance, "../../examples"}
+	f.Paths = []string{suite.bin, key, img.Dir, lock, hammerProgram(), pythonSDK, typeScriptSDK, conformance, "../../README.md", "../../examples"}
 	f.Programs = img.RootfsPath()
 	if !selected(withNode) {
 		return nil
