@@ -48,7 +48,8 @@ func TestEvalAll(t *testing.T) {
 					}
 					heard = append(heard, fmt.Sprint(id, ":", err))
 					var e *Error
-					if !errors.As(err, &e) || e.Code != api.ErrorCodeCapacityExceeded || e.Hint != "end others" || e.Shortage.Needed != 3 || res != nil {
+					if !errors.As(err, &e) || e.Code != api.ErrorCodeCapacityExceeded || e.Hint != "end others" || e.Shortage.Needed != 3 || res != nil ||
+						e.Body().Error != "no memory" || e.Body().Code != e.Code || e.Body().Hint != e.Hint || e.Body().Shortage != e.Shortage {
 						t.Errorf("%s: %+v, %v", id, e, res)
 					}
 					return nil
