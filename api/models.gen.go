@@ -484,6 +484,25 @@ type Error struct {
 // ErrorCode What was wrong, for programs; see the table above. A later version may add codes.
 type ErrorCode string
 
+// EvalAllRequest defines model for EvalAllRequest.
+type EvalAllRequest struct {
+	// Code An expression or statements.
+	Code string `json:"code"`
+
+	// Sandboxes Ids of the sandboxes.
+	Sandboxes []string `json:"sandboxes"`
+
+	// TimeoutSecs When to interrupt it in each, over 0 and up to 31536000 seconds; the daemon's default when left out.
+	TimeoutSecs *float64 `json:"timeout_secs,omitempty"`
+}
+
+// EvalAnswer What one sandbox has answered; exactly one of result and error.
+type EvalAnswer struct {
+	Error     *Error      `json:"error,omitempty"`
+	Result    *EvalResult `json:"result,omitempty"`
+	SandboxID string      `json:"sandbox_id"`
+}
+
 // EvalError An exception that the code raised.
 type EvalError struct {
 	Message   string `json:"message"`
@@ -1588,6 +1607,9 @@ type DeleteSnapshotParams struct {
 	// Cascade Remove all snapshots that stand on it too, and end the sandboxes that run from any of them.
 	Cascade bool `form:"cascade,omitempty" json:"cascade,omitempty"`
 }
+
+// EvalSandboxesJSONRequestBody defines body for EvalSandboxes for application/json ContentType.
+type EvalSandboxesJSONRequestBody = EvalAllRequest
 
 // ForkSandboxesJSONRequestBody defines body for ForkSandboxes for application/json ContentType.
 type ForkSandboxesJSONRequestBody = ForkRequest

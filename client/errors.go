@@ -59,6 +59,11 @@ func (e *LostError) Error() string {
 
 func (e *LostError) Unwrap() error { return e.Err }
 
+// Body returns the error as the API has it.
+func (e *Error) Body() *api.Error {
+	return &api.Error{Error: e.Message, Code: e.Code, Hint: e.Hint, Dependents: e.Dependents, Shortage: e.Shortage}
+}
+
 func fromBody(status int, body *api.Error) *Error {
 	return &Error{Status: status, Code: body.Code, Message: body.Error, Hint: body.Hint, Dependents: body.Dependents, Shortage: body.Shortage}
 }

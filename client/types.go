@@ -9,6 +9,7 @@ type (
 	ComposeRequest   = api.ComposeRequest
 	ContextRequest   = api.ContextRequest
 	DeriveRequest    = api.DeriveRequest
+	EvalAnswer       = api.EvalAnswer
 	EvalRequest      = api.EvalRequest
 	EvalResult       = api.EvalResult
 	EvalError        = api.EvalError

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,8 +49,11 @@ func newBench(f *factory) *cobra.Command {
     (exec_p50_ms).
  6. All are ended: kill_ms.
  7. A second round of n: first_eval_ms, from the fork request until the last child
-    has answered; correct counts the right answers of it. What guest code had to
-    be translated for these children is jit_blocks_translated_per_child.
+    has answered the one request that evaluates in all of them. What guest code had
+    to be translated for these children is jit_blocks_translated_per_child.
+ 8. A third, in which each child gets a request of its own, ` + fmt.Sprint(fanOut) + ` of them under way at a
+    time: first_eval_each_ms. correct counts the right answers of that of the two
+    rounds which had fewer.
 
 Memory is the proportional set size (PSS) and CPU the time of all forkd processes:
 the daemon, what it started, and this one. Times are taken here, so they include
@@ -71,6 +76,7 @@ type benchResult struct {
 	N                 int     `json:"n"`
 	ForkMs            float64 `json:"fork_ms"`
 	FirstEvalMs       float64 `json:"first_eval_ms"`
+	FirstEvalEachMs   float64 `json:"first_eval_each_ms"`
 	Correct           int     `json:"correct"`
 	TranslatedBlocks  float64 `json:"jit_blocks_translated_per_child"`
 	EvalP50Ms         float64 `json:"eval_p50_ms"`
@@ -104,7 +110,7 @@ func (o *benchOptions) run(ctx context.Context) error {
 	if err := b.first(ctx); err != nil {
 		return err
 	}
-	if err := b.second(ctx); err != nil {
+	if err := b.fresh(ctx); err != nil {
 		return err
 	}
 	b.show.end()
@@ -280,18 +286,46 @@ func (b *bench) repeat(ctx context.Context, id string) error {
 	return nil
 }
 
-// second is the round that measures the first evaluation of fresh children.
-func (b *bench) second(ctx context.Context) error {
-	b.show.update("first", fmt.Sprintf("forking and evaluating in %d children", b.n), 0, 0)
+// fresh are the rounds that measure the first evaluation of fresh children: with one
+// request for all, and with one for each.
+func (b *bench) fresh(ctx context.Context) error {
 	killMs := b.result.KillMs
+	var all, each int
 	start := time.Now()
+	b.show.update("first", fmt.Sprintf("forking and evaluating in %d children", b.n), 0, 0)
 	err := b.with(ctx, b.n, func(boxes []client.SandboxInfo) (err error) {
-		b.result.Correct, err = probeAll(ctx, b.c, boxes)
+		all, err = probeAll(ctx, b.c, boxes)
 		b.result.FirstEvalMs = millis(time.Since(start))
 		return errors.Join(err, b.countTranslated(ctx, boxes))
 	})
+	if err != nil {
+		return err
+	}
+	b.show.update("each", fmt.Sprintf("forking %d children and evaluating in each by itself", b.n), 0, 0)
+	start = time.Now()
+	err = b.with(ctx, b.n, func(boxes []client.SandboxInfo) (err error) {
+		each, err = probeEach(ctx, b.c, boxes)
+		b.result.FirstEvalEachMs = millis(time.Since(start))
+		return err
+	})
+	b.result.Correct = min(all, each)
 	b.result.KillMs = killMs // that of children that have been in use
 	return err
+}
+
+// probeEach is probeAll with a request for each child.
+func probeEach(ctx context.Context, c *client.Client, boxes []client.SandboxInfo) (correct int, err error) {
+	var right atomic.Int64
+	errs := make([]error, len(boxes))
+	each(len(boxes), func(i int) {
+		res, err := c.Eval(ctx, boxes[i].ID, client.EvalRequest{Code: probe})
+		if err != nil {
+			errs[i] = fmt.Errorf("%s: %w", boxes[i].ID, err)
+		} else if isRight(res) {
+			right.Add(1)
+		}
+	})
+	return int(right.Load()), cmp.Or(errs...)
 }
 
 // countTranslated counts the code that was new to these children.
@@ -318,6 +352,7 @@ func (b *bench) print() error {
 		{"children", fmt.Sprint(r.N)},
 		{"fork, all", number(r.ForkMs, "ms")},
 		{"fork and first evaluation, all", number(r.FirstEvalMs, "ms")},
+		{"the same, with a request for each child", number(r.FirstEvalEachMs, "ms")},
 		{"blocks translated per child", fmt.Sprintf("%.1f", r.TranslatedBlocks)},
 		{"right answers", fmt.Sprintf("%d/%d", r.Correct, r.N)},
 		{"evaluation, median", number(r.EvalP50Ms, "ms")},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -166,12 +167,17 @@ func report(ctx context.Context, io *Streams, err error) int {
 		code = exitUsage // the daemon found the mistake, but it is no other
 	}
 	for _, err := range parts(err) {
-		fmt.Fprintf(io.Err, "forkd: error: %s\n", err)
-		if hint := hintOf(err); hint != "" {
-			fmt.Fprintf(io.Err, "forkd: hint: %s\n", hint)
-		}
+		printError(io.Err, err)
 	}
 	return code
+}
+
+// printError tells of an error, and what to do about it.
+func printError(w io.Writer, err error) {
+	fmt.Fprintf(w, "forkd: error: %s\n", err)
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintf(w, "forkd: hint: %s\n", hint)
+	}
 }
 
 // parts takes joined errors apart, so that each is told on a line of its own.

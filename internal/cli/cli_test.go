@@ -66,7 +66,10 @@ func newFake(dir string) *servertest.Fake {
 		{Step: "boot"},
 	}
 	// What "bench branch" dirties memory with.
-	fake.Evals = map[string]sandbox.EvalResult{"long": {Repr: "xxxx", ReprTruncated: true}}
+	fake.Evals = map[string]sandbox.EvalResult{
+		"long":  {Repr: "xxxx", ReprTruncated: true},
+		"lines": {Stdout: []byte("one\ntwo\n"), Stderr: []byte("careful"), Repr: "3"},
+	}
 	for _, mib := range []int{linkDirtyMiB, 30, 300} {
 		fake.Evals[dirtyCode(mib)] = sandbox.EvalResult{}
 	}

@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -12,31 +16,53 @@ import (
 )
 
 type evalOptions struct {
-	f       *factory
-	child   string
-	timeout duration
-	json    bool
+	f        *factory
+	children []string
+	all      bool
+	tag      string
+	timeout  duration
+	json     bool
 }
 
 func newEval(f *factory) *cobra.Command {
 	o := &evalOptions{f: f}
 	cmd := &cobra.Command{
 		Use:   "eval [flags] [--] CODE...",
-		Short: "Evaluate code in a sandbox's warm runtime",
+		Short: "Evaluate code in the warm runtime of a sandbox, or of many",
 		Long: `Evaluate an expression or statements in the warm runtime of a sandbox. State is kept
 between evaluations. What the code prints is passed on, then comes its value, of which
 no more than the first 65,536 characters; standard error tells when it was cut. An
 exception's traceback goes to standard error and the exit status is 1, or 124 when
 the code was interrupted because of its time limit. The code "-" is read from
-standard input.`,
-		Example: `  forkd eval 'numpy.zeros(5).tolist()'`,
-		Args:    atLeast(1, "code"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+standard input.
+
+With --all, or --child more than once, the code is evaluated in all of them at once,
+which costs less than one after the other. What each has to say comes as it answers,
+every line behind the id of the sandbox; with --json there is an object for each. One
+that fails does not keep the others from answering. The exit status is 1 if any failed,
+and the last line on standard error says how many.`,
+		Example: `  forkd eval 'numpy.zeros(5).tolist()'
+  forkd eval -c sb0123456789ab -c sb456789abcdef 'x = 1'
+  forkd eval --all --tag pyagent 'x + 1'`,
+		Args: atLeast(1, "code"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := exclusive(cmd, "all", "child"); err != nil {
+				return err
+			}
+			if o.tag != "" && !o.all {
+				return &usageError{msg: "--tag is for --all", hint: "add --all, or name sandboxes with --child"}
+			}
+			return o.run(cmd.Context(), args)
+		},
 	}
-	cmd.Flags().SetInterspersed(false)
-	childFlag(cmd, &o.child)
-	cmd.Flags().Var(&o.timeout, "timeout", "interrupt the code after this `time`"+timeForm)
+	flags := cmd.Flags()
+	flags.SetInterspersed(false)
+	flags.StringArrayVarP(&o.children, "child", "c", nil, "`ID` of the sandbox; the youngest that runs by default; may be repeated")
+	flags.BoolVar(&o.all, "all", false, "evaluate in every sandbox that runs")
+	flags.StringVarP(&o.tag, "tag", "t", "", "with --all: in those of this `snapshot` only")
+	flags.Var(&o.timeout, "timeout", "interrupt the code after this `time`"+timeForm)
 	jsonFlag(cmd, &o.json)
+	completeFlag(cmd, "tag", f.tags())
 	return cmd
 }
 
@@ -49,25 +75,115 @@ func (o *evalOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	id, err := pick(ctx, c, o.child)
+	req := client.EvalRequest{Code: code, TimeoutSecs: o.timeout.secs()}
+	if o.all || len(o.children) > 1 {
+		return o.inMany(ctx, c, req)
+	}
+	child := ""
+	if len(o.children) > 0 {
+		child = o.children[0]
+	}
+	id, err := pick(ctx, c, child)
 	if err != nil {
 		return err
 	}
-	res, err := c.Eval(ctx, id, client.EvalRequest{Code: code, TimeoutSecs: o.timeout.secs()})
+	res, err := c.Eval(ctx, id, req)
 	if err != nil {
 		return err
 	}
 	if o.json {
-		if err := o.f.io.json(res); err != nil {
-			return err
-		}
-		return evalStatus(res)
+		err = o.f.io.json(res)
+	} else {
+		err = printEval(o.f.io.Out, o.f.io.Err, res)
 	}
-	return o.print(res)
+	if err != nil {
+		return err
+	}
+	return evalStatus(res)
 }
 
-func (o *evalOptions) print(res *client.EvalResult) error {
-	out, errs := o.f.io.Out, o.f.io.Err
+// mostEvals is how many sandboxes one request may name.
+const mostEvals = 1000
+
+// inMany evaluates in several sandboxes and tells what each answers.
+func (o *evalOptions) inMany(ctx context.Context, c *client.Client, req client.EvalRequest) error {
+	ids := o.children
+	if o.all {
+		var err error
+		if ids, err = o.find(ctx, c); err != nil {
+			return err
+		}
+	}
+	failed := 0
+	for some := range slices.Chunk(ids, mostEvals) {
+		err := c.EvalAll(ctx, some, req, func(id string, res *client.EvalResult, err error) error {
+			if err != nil || res.Error != nil {
+				failed++
+			}
+			if !o.json {
+				return o.tell(id, res, err)
+			}
+			answer := client.EvalAnswer{SandboxID: id, Result: res}
+			if e, ok := errors.AsType[*client.Error](err); ok {
+				answer.Error = e.Body()
+			}
+			return o.f.io.json(answer)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d failed", failed, len(ids))
+	}
+	return nil
+}
+
+// find lists the sandboxes that run.
+func (o *evalOptions) find(ctx context.Context, c *client.Client) (ids []string, err error) {
+	boxes, err := c.FindSandboxes(ctx, client.Filter{States: []string{"running"}})
+	if err != nil {
+		return nil, err
+	}
+	for _, box := range boxes {
+		if o.tag == "" || box.SnapshotTag == o.tag {
+			ids = append(ids, box.ID)
+		}
+	}
+	switch {
+	case len(ids) > 0:
+		return ids, nil
+	case o.tag != "":
+		return nil, &hinted{fmt.Errorf("no sandbox of snapshot %s is running", o.tag), "make one with `forkd fork --tag " + o.tag + "`"}
+	}
+	return nil, noSandboxRuns()
+}
+
+// tell prints what one of several sandboxes has answered, each line behind its id.
+func (o *evalOptions) tell(id string, res *client.EvalResult, err error) error {
+	var out, errs bytes.Buffer
+	if err != nil {
+		printError(&errs, err)
+	} else if err := printEval(&out, &errs, res); err != nil {
+		return err
+	}
+	for _, to := range []struct {
+		w    io.Writer
+		text []byte
+	}{{o.f.io.Out, out.Bytes()}, {o.f.io.Err, errs.Bytes()}} {
+		var lines []byte
+		for line := range bytes.Lines(to.text) {
+			lines = fmt.Appendf(lines, "%s: %s\n", id, bytes.TrimSuffix(line, []byte("\n")))
+		}
+		if _, err := to.w.Write(lines); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printEval prints what an evaluation has printed, and its value or its exception.
+func printEval(out, errs io.Writer, res *client.EvalResult) error {
 	if _, err := out.Write(exact(res.Stdout, res.StdoutB64)); err != nil {
 		return err
 	}
@@ -77,7 +193,7 @@ func (o *evalOptions) print(res *client.EvalResult) error {
 	}
 	if res.Error != nil {
 		fmt.Fprintln(errs, evalTrace(res.Error))
-		return evalStatus(res)
+		return nil
 	}
 	if res.Result != nil && *res.Result != "None" {
 		if _, err := fmt.Fprintln(out, *res.Result); err != nil {

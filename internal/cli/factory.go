@@ -113,7 +113,11 @@ func pick(ctx context.Context, c *client.Client, id string) (string, error) {
 			return boxes[i].ID, nil
 		}
 	}
-	return "", &hinted{fmt.Errorf("no sandbox is running"), "make one with `forkd fork`"}
+	return "", noSandboxRuns()
+}
+
+func noSandboxRuns() error {
+	return &hinted{errors.New("no sandbox is running"), "make one with `forkd fork`"}
 }
 
 // envTag is the default of --tag.

@@ -87,6 +87,7 @@ eval and run-code give
 1      the code raised an exception, or forkd itself failed, which standard error
        tells as "forkd: error: ..."; with --json only the former gives an "error"
        on standard output
-124    the code was interrupted because it took longer than --timeout`,
+124    the code was interrupted because it took longer than --timeout
+In many sandboxes, eval gives 1 if any of that happened in any of them.`,
 	}
 }

@@ -2,12 +2,12 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -231,25 +231,20 @@ func (q *quickstart) open(ctx context.Context) error {
 	return nil
 }
 
-// probeAll evaluates the probe in all children and counts right answers. The
-// error is the first that kept a child from answering.
+// probeAll evaluates the probe in all children with one request and counts right
+// answers. The error is the first that kept a child from answering.
 func probeAll(ctx context.Context, c *client.Client, boxes []client.SandboxInfo) (correct int, err error) {
-	var right atomic.Int64
-	var first atomic.Pointer[error]
-	each(len(boxes), func(i int) {
-		res, err := c.Eval(ctx, boxes[i].ID, client.EvalRequest{Code: probe})
+	var first error
+	err = c.EvalAll(ctx, ids(boxes), client.EvalRequest{Code: probe}, func(id string, res *client.EvalResult, err error) error {
 		switch {
 		case err != nil:
-			err = fmt.Errorf("%s: %w", boxes[i].ID, err)
-			first.CompareAndSwap(nil, &err)
+			first = cmp.Or(first, fmt.Errorf("%s: %w", id, err))
 		case isRight(res):
-			right.Add(1)
+			correct++
 		}
+		return nil
 	})
-	if e := first.Load(); e != nil {
-		err = *e
-	}
-	return int(right.Load()), err
+	return correct, cmp.Or(err, first)
 }
 
 func isRight(res *client.EvalResult) bool {

@@ -236,9 +236,11 @@ func newWorkspaceEval(f *factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.child, err = inWorkspace(cmd.Context(), c, args[0]); err != nil {
+			id, err := inWorkspace(cmd.Context(), c, args[0])
+			if err != nil {
 				return err
 			}
+			o.children = []string{id}
 			return o.run(cmd.Context(), command(args[1:]))
 		},
 	}

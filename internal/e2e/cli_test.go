@@ -190,7 +190,7 @@ func TestBenchPrintsItsFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{
-		"engine", "n", "fork_ms", "first_eval_ms", "correct", "eval_p50_ms", "eval_p99_ms", "exec_p50_ms",
+		"engine", "n", "fork_ms", "first_eval_ms", "first_eval_each_ms", "correct", "eval_p50_ms", "eval_p99_ms", "exec_p50_ms",
 		"pss_idle_kib_per_child", "pss_evaled_kib_per_child", "idle_cpu_percent", "kill_ms",
 	} {
 		if _, ok := figures[name]; !ok {

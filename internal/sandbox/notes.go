@@ -6,14 +6,19 @@ import (
 	"time"
 )
 
-// noteAfter is how long what nobody was told of may stay unknown to a cell. It keeps notes
-// out of bursts, and has many go at once.
-const noteAfter = 50 * time.Millisecond
+// Notes of what nobody was told of can wait for a pause: in a burst, processors have better
+// things to do, and many go at once afterwards.
+const (
+	noteAfter  = 50 * time.Millisecond  // without another
+	noteLatest = 500 * time.Millisecond // with others all the time
+)
 
 // notes are sandboxes whose cells are to know them as they are.
 type notes struct {
-	mu  sync.Mutex
-	due []*box // guarded by mu
+	mu    sync.Mutex
+	due   []*box      // guarded by mu
+	since time.Time   // of the first of them; guarded by mu
+	timer *time.Timer // that flushes; guarded by mu
 }
 
 // soon has a sandbox's cell know it as it is, before long. A daemon that dies before
@@ -21,8 +26,12 @@ type notes struct {
 func (n *notes) soon(b *box) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.due = append(n.due, b); len(n.due) == 1 {
-		time.AfterFunc(noteAfter, n.flush)
+	now := time.Now()
+	switch n.due = append(n.due, b); {
+	case len(n.due) == 1:
+		n.since, n.timer = now, time.AfterFunc(noteAfter, n.flush)
+	case now.Sub(n.since) < noteLatest-noteAfter:
+		n.timer.Reset(noteAfter)
 	}
 }
 

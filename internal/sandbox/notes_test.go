@@ -5,7 +5,41 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
+
+// A burst is not disturbed by the notes of what has begun it, unless it does not end.
+func TestNotesWaitForAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &notes{}
+		due := func() int {
+			synctest.Wait()
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return len(n.due)
+		}
+		for i := range 10 {
+			n.soon(&box{over: true})
+			time.Sleep(noteAfter - time.Millisecond)
+			if got := due(); got != i+1 {
+				t.Fatalf("after %d in a row %d are due", i+1, got)
+			}
+		}
+		time.Sleep(time.Millisecond)
+		if got := due(); got != 0 {
+			t.Errorf("%d are due after a pause", got)
+		}
+		began := time.Now()
+		for i := 1; due() == i-1; i++ {
+			n.soon(&box{over: true})
+			if time.Sleep(time.Millisecond); time.Since(began) > noteLatest {
+				t.Fatal("in a burst without an end nothing is told")
+			}
+		}
+		time.Sleep(time.Second)
+	})
+}
 
 // Whoever changes a sandbox at the same time, a later daemon finds it as it was last.
 func TestLastNoteIsOfTheLastState(t *testing.T) {

@@ -14,8 +14,12 @@ import (
 // maxChunk is how much output one event carries.
 const maxChunk = 32 << 10
 
-// eventWriter streams JSON objects, one a line, each on its way at once. When
-// the client is gone it says so through cancel and drops the rest.
+// maxHeld is how much is held of lines that go together, before they go.
+const maxHeld = 32 << 10
+
+// eventWriter streams JSON objects, one a line, each on its way at once unless
+// lines go together. When the client is gone it says so through cancel and drops
+// the rest.
 type eventWriter struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
@@ -23,9 +27,11 @@ type eventWriter struct {
 	begin  func() // called once, before the status line
 
 	mu   sync.Mutex
-	buf  bytes.Buffer // guarded by mu
-	last time.Time    // of the last line, zero before the first; guarded by mu
-	err  error        // that ended the stream; guarded by mu
+	hold time.Duration // see together; guarded by mu
+	due  bool          // what is held will be sent; guarded by mu
+	buf  bytes.Buffer  // lines that were not sent yet; guarded by mu
+	last time.Time     // when something was sent, zero before that; guarded by mu
+	err  error         // that ended the stream; guarded by mu
 }
 
 func newEventWriter(w http.ResponseWriter, cancel context.CancelCauseFunc) *eventWriter {
@@ -44,24 +50,67 @@ func (e *eventWriter) started() bool {
 func (e *eventWriter) announce() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.write(nil)
+	e.flush()
 }
 
 // send writes one event.
 func (e *eventWriter) send(event any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.buf.Reset()
+	if e.err != nil {
+		return e.err
+	}
 	if err := encode(&e.buf, event); err != nil {
 		return err
 	}
-	return e.write(e.buf.Bytes())
+	if e.hold == 0 || e.buf.Len() >= maxHeld {
+		return e.flush()
+	}
+	if !e.due {
+		e.due = true
+		time.AfterFunc(e.hold, e.flushDue)
+	}
+	return nil
 }
 
-// write sends a line. The caller holds mu.
-func (e *eventWriter) write(line []byte) error {
+// together has lines wait for others, for so long at most, and go with them: each by
+// itself costs a system call, and wakes the client up. The function that it returns
+// sends what is left, with the end of the answer: nothing may be sent after it.
+func (e *eventWriter) together(hold time.Duration) (end func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hold = hold
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.hold = 0
+		e.write()
+	}
+}
+
+// flushDue sends what is held, unless the answer has ended meanwhile.
+func (e *eventWriter) flushDue() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.due = false; e.hold > 0 && e.buf.Len() > 0 {
+		e.flush()
+	}
+}
+
+// flush sends the lines that there are. The caller holds mu.
+func (e *eventWriter) flush() error {
+	if e.write(); e.err == nil {
+		e.failed(e.rc.Flush())
+	}
+	return e.err
+}
+
+// write has the lines that there are be sent with what comes next, or the end of the
+// answer. The caller holds mu.
+func (e *eventWriter) write() {
+	defer e.buf.Reset()
 	if e.err != nil {
-		return e.err
+		return
 	}
 	if e.last.IsZero() {
 		e.begin()
@@ -70,15 +119,16 @@ func (e *eventWriter) write(line []byte) error {
 		e.w.WriteHeader(http.StatusOK)
 	}
 	e.last = time.Now()
-	_, err := e.w.Write(line)
-	if err == nil {
-		err = e.rc.Flush()
-	}
+	_, err := e.w.Write(e.buf.Bytes())
+	e.failed(err)
+}
+
+// failed ends the stream if it has broken. The caller holds mu.
+func (e *eventWriter) failed(err error) {
 	if err != nil {
 		e.err = err
 		e.cancel(err)
 	}
-	return err
 }
 
 // keepAlive writes an empty line whenever nothing else was written for a while.
@@ -98,7 +148,8 @@ func (e *eventWriter) keepAlive(every time.Duration) (stop func()) {
 			case <-tick.C:
 				e.mu.Lock()
 				if time.Since(e.last) >= every {
-					e.write([]byte("\n"))
+					e.buf.WriteByte('\n')
+					e.flush()
 				}
 				e.mu.Unlock()
 			}

@@ -124,33 +124,3 @@ func checkEnv(env map[string]string) error {
 	}
 	return nil
 }
-
-// EvalSandbox evaluates code in the warm runtime.
-func (s *Server) EvalSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
-	var req api.EvalRequest
-	if _, err := readJSON(w, r, maxEvalBody, &req); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	timeout, err := seconds("timeout_secs", req.TimeoutSecs)
-	if req.Code == "" {
-		err = errors.Join(invalid("", "code: required"), err)
-	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	start := time.Now()
-	res, err := s.m.Eval(r.Context(), id, req.Code, timeout)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.metrics.eval.Observe(time.Since(start).Seconds())
-	writeJSON(w, http.StatusOK, evalResult(res))
-}
-
-// InterruptSandbox interrupts the evaluation that is running.
-func (s *Server) InterruptSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
-	s.finish(w, r, s.m.Interrupt(r.Context(), id))
-}

@@ -279,6 +279,9 @@ func TestDisconnect(t *testing.T) {
 			_, err := s.c.Eval(ctx, id, client.EvalRequest{Code: "sleep"})
 			return err
 		},
+		"eval of many": func(ctx context.Context) error {
+			return s.c.EvalAll(ctx, []string{id}, client.EvalRequest{Code: "sleep"}, nil)
+		},
 		"stream": func(ctx context.Context) error {
 			_, err := s.c.Run(ctx, id, client.Command{Args: sleep})
 			return err

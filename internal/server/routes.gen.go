@@ -22,6 +22,9 @@ type ServerInterface interface {
 	// GetMetrics Metrics in the Prometheus text format.
 	// (GET /metrics)
 	GetMetrics(w http.ResponseWriter, r *http.Request)
+	// EvalSandboxes Evaluates code in the warm runtimes of many sandboxes at once.
+	// (POST /v1/eval)
+	EvalSandboxes(w http.ResponseWriter, r *http.Request)
 	// ListSandboxes Lists sandboxes, oldest first, paused ones too.
 	// (GET /v1/sandboxes)
 	ListSandboxes(w http.ResponseWriter, r *http.Request, params ListSandboxesParams)
@@ -226,6 +229,20 @@ func (siw *ServerInterfaceWrapper) GetMetrics(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetMetrics(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// EvalSandboxes operation middleware
+func (siw *ServerInterfaceWrapper) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.EvalSandboxes(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2292,6 +2309,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/exec", wrapper.ExecSandbox)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/exec/stream", wrapper.ExecSandboxStream)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/eval", wrapper.EvalSandbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/eval", wrapper.EvalSandboxes)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/interrupt", wrapper.InterruptSandbox)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{id}/processes", wrapper.ListProcesses)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{id}/processes", wrapper.StartProcess)

@@ -21,6 +21,7 @@ import (
 // Limits that api/openapi.yaml states; those of bodies and lines are in bytes.
 const (
 	maxFork         = 1000 // children of one request
+	maxEvals        = 1000 // sandboxes of one request
 	maxSmallBody    = 64 << 10
 	maxSnapshotBody = 1 << 20
 	maxEvalBody     = 8 << 20
@@ -100,7 +101,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.audit(rec, r, pattern, time.Since(start))
 		if e := recover(); e != nil {
 			if e != http.ErrAbortHandler {
-				s.log.Error("panic serving a request", "route", pattern, "panic", fmt.Sprint(e), "stack", string(debug.Stack()))
+				s.reportPanic(pattern, e)
 			}
 			panic(http.ErrAbortHandler) // ends the connection, without a second report
 		}
@@ -119,6 +120,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	handler.ServeHTTP(rec, r)
+}
+
+// reportPanic logs what was recovered, with the place.
+func (s *Server) reportPanic(pattern string, e any) {
+	s.log.Error("panic serving a request", "route", pattern, "panic", fmt.Sprint(e), "stack", string(debug.Stack()))
 }
 
 // noRoute answers for a path or a method that the API lacks; the mux knows

@@ -192,6 +192,8 @@ func TestAnswersConform(t *testing.T) {
 		{"POST", box + "/eval", `{"code":"None"}`, 200, nil},
 		{"POST", box + "/eval", `{"code":"1/0"}`, 200, nil},
 		{"POST", box + "/eval", `{"code":"bytes"}`, 200, nil},
+		{"POST", "/v1/eval", `{"sandboxes":["` + id + `"],"code":"1/0","timeout_secs":1.5}`, 200, nil},
+		{"POST", "/v1/eval", `{"sandboxes":["none"],"code":"1"}`, 200, nil},
 		{"POST", box + "/interrupt", "", 204, nil},
 		{"PUT", box + "/files?path=/f&mode=0600&user=root&parents=true", "x", 204, []string{"Content-Type", "application/octet-stream"}},
 		{"GET", box + "/files?path=/f&offset=0&length=1", "", 200, nil},

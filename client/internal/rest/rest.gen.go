@@ -101,6 +101,36 @@ type ClientInterface interface {
 	// Corresponds with GET /metrics (the `GetMetrics` operationId).
 	GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// EvalSandboxesWithBody Evaluates code in the warm runtimes of many sandboxes at once.
+	//
+	// In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
+	// `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
+	// with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
+	// line every few seconds; skip empty lines.
+	//
+	// A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
+	// that still run are interrupted. Body limit 8 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/eval (the `EvalSandboxes` operationId).
+	EvalSandboxesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// EvalSandboxes Evaluates code in the warm runtimes of many sandboxes at once.
+	//
+	// In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
+	// `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
+	// with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
+	// line every few seconds; skip empty lines.
+	//
+	// A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
+	// that still run are interrupted. Body limit 8 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/eval (the `EvalSandboxes` operationId).
+	EvalSandboxes(ctx context.Context, body EvalSandboxesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListSandboxes Lists sandboxes, oldest first, paused ones too.
 	//
 	// Corresponds with GET /v1/sandboxes (the `ListSandboxes` operationId).
@@ -805,6 +835,56 @@ func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (
 // Corresponds with GET /metrics (the `GetMetrics` operationId).
 func (c *Client) GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetMetricsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EvalSandboxesWithBody Evaluates code in the warm runtimes of many sandboxes at once.
+//
+// In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
+// `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
+// with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
+// line every few seconds; skip empty lines.
+//
+// A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
+// that still run are interrupted. Body limit 8 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/eval (the `EvalSandboxes` operationId).
+func (c *Client) EvalSandboxesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEvalSandboxesRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EvalSandboxes Evaluates code in the warm runtimes of many sandboxes at once.
+//
+// In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
+// `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
+// with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
+// line every few seconds; skip empty lines.
+//
+// A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
+// that still run are interrupted. Body limit 8 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/eval (the `EvalSandboxes` operationId).
+func (c *Client) EvalSandboxes(ctx context.Context, body EvalSandboxesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEvalSandboxesRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2328,6 +2408,46 @@ func NewGetMetricsRequest(server string) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewEvalSandboxesRequest calls the generic EvalSandboxes builder with application/json body
+func NewEvalSandboxesRequest(server string, body EvalSandboxesJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewEvalSandboxesRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewEvalSandboxesRequestWithBody constructs an http.Request for the EvalSandboxes method, with any body, and a specified content type
+func NewEvalSandboxesRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/eval")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }

@@ -14,9 +14,11 @@ import (
 // Link carries the frames of all streams between a daemon and a cell over one connection,
 // so that who is busy is not woken up for each. One goroutine may receive; any may send.
 //
-// Send never waits: what the socket does not take at once is kept, in order, and sent by
-// a goroutine that there is only then. What may be kept is bounded by the windows of the
-// streams, and by opening no more of them while there is much (behind).
+// Send never waits, neither for the socket nor for others who send: what the socket does not
+// take at once is kept, in order, and sent by a goroutine that there is only then, and what
+// comes while somebody gives it something goes with what he gives it next. What may be kept is
+// bounded by the windows of the streams, and by opening no more of them while there is much
+// (behind).
 type Link struct {
 	unix *net.UnixConn
 	raw  syscall.RawConn
@@ -25,8 +27,9 @@ type Link struct {
 
 	mu      sync.Mutex // a leaf
 	out     []byte     // what was not given to the socket yet; guarded by mu
-	rest    int        // bytes that the goroutine sends now; guarded by mu
-	sending bool       // somebody gives it more; guarded by mu
+	free    []byte     // a buffer that nobody needs; guarded by mu
+	rest    int        // bytes that are being sent; guarded by mu
+	sending bool       // somebody sends them, and gives the socket what is added; guarded by mu
 	err     error      // why nothing is sent any more; guarded by mu
 }
 
@@ -54,6 +57,10 @@ func (l *Link) Close() error { return l.unix.Close() }
 // maxKept is how large a buffer is kept for what is sent next.
 const maxKept = 16 << 10
 
+// maxTurns is how often who sends gives the socket what others have added meanwhile. A vCPU that
+// has had little to say is not to spend its time on those that have much.
+const maxTurns = 4
+
 // Send sends frames, one right after the other. The error is about those before.
 func (l *Link) Send(frames ...Frame) error {
 	l.mu.Lock()
@@ -70,22 +77,32 @@ func (l *Link) Send(frames ...Frame) error {
 	return nil
 }
 
-// sendLocked gives the socket what it takes, and has the rest sent later. The caller holds
-// l.mu.
+// sendLocked gives the socket what it takes, also of what others add meanwhile, and has the
+// rest sent later. The caller holds l.mu, which is free while the system is called.
 func (l *Link) sendLocked() {
-	n, err := l.write(l.out)
-	switch {
-	case err != nil && !errors.Is(err, unix.EAGAIN):
-		l.failLocked(err)
-	case n < len(l.out):
-		rest := append([]byte(nil), l.out[n:]...)
-		l.out, l.rest, l.sending = nil, len(rest), true
-		go l.drain(rest)
-	case cap(l.out) > maxKept:
-		l.out = nil
-	default:
-		l.out = l.out[:0]
+	l.sending = true
+	for turn := 0; len(l.out) > 0; turn++ {
+		b := l.out
+		l.out, l.free, l.rest = l.free[:0], nil, len(b)
+		var n int
+		var err error
+		if turn < maxTurns {
+			l.mu.Unlock()
+			n, err = l.write(b)
+			l.mu.Lock()
+		}
+		switch {
+		case err != nil && !errors.Is(err, unix.EAGAIN):
+			l.failLocked(err)
+		case n < len(b):
+			l.rest = len(b) - n
+			go l.drain(b[n:])
+			return
+		case cap(b) <= maxKept:
+			l.free = b
+		}
 	}
+	l.rest, l.sending = 0, false
 }
 
 // write is write(2) that does not wait.
@@ -100,7 +117,7 @@ func (l *Link) write(b []byte) (n int, err error) {
 	return max(n, 0), errors.Join(waitErr, err)
 }
 
-// drain sends what the socket has not taken, and what has been sent meanwhile.
+// drain sends what the socket has not taken, and what has been added meanwhile.
 func (l *Link) drain(rest []byte) {
 	for len(rest) > 0 {
 		_, err := l.unix.Write(rest)

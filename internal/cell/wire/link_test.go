@@ -333,6 +333,53 @@ func TestSendDoesNotWait(t *testing.T) {
 	}
 }
 
+// TestManySend: what many send at once, small and large, to somebody who is slow at times, arrives
+// whole and in the order in which each has sent it.
+func TestManySend(t *testing.T) {
+	x, y := pair(t)
+	a, errA := wire.NewLink(x)
+	b, errB := wire.NewLink(y)
+	if err := errors.Join(errA, errB); err != nil {
+		t.Fatal(err)
+	}
+	const senders, count = 16, 400
+	var all sync.WaitGroup
+	for k := range uint32(senders) {
+		all.Go(func() {
+			payload := make([]byte, 4, 40_000)
+			for i := range uint32(count) {
+				binary.LittleEndian.PutUint32(payload, i)
+				size := 4
+				if i%50 == k {
+					size = cap(payload)
+				}
+				if err := a.Send(wire.Frame{Type: wire.TypeData, Stream: k, Payload: payload[:size]}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var next [senders]uint32
+	left, done := senders*count, errors.New("done")
+	err := b.Receive(func(f wire.Frame) error {
+		if got := binary.LittleEndian.Uint32(f.Payload); f.Stream >= senders || got != next[f.Stream] {
+			return fmt.Errorf("frame %d of sender %d after %d", got, f.Stream, next[f.Stream])
+		}
+		next[f.Stream]++
+		if left--; left == 0 {
+			return done
+		}
+		if left%1000 == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	})
+	if !errors.Is(err, done) {
+		t.Error(err)
+	}
+	all.Wait()
+}
+
 // TestMalformedFrames: a cell that says what none says is not listened to any more.
 func TestMalformedFrames(t *testing.T) {
 	window := make([]byte, 60<<10)
