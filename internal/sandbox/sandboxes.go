@@ -80,6 +80,9 @@ func (m *Manager) Sandbox(id string) (*Info, error) {
 // to be changed.
 func (m *Manager) Environment(id string) (map[string]string, error) {
 	if b := m.lookup(id); b != nil {
+		if b.arrival != nil {
+			return nil, wrap(errUntold, "asking for the environment of sandbox %s", id)
+		}
 		return b.env, nil
 	}
 	if r, ok := m.saved(id); ok {

@@ -195,7 +195,20 @@ func (s *Server) watchLocked() {
 		patience = s.cfg.Idle
 	}
 	if s.control == nil && patience > 0 {
-		s.alone = time.AfterFunc(patience, s.Quit)
+		s.alone = time.AfterFunc(patience, s.lonely)
+	}
+}
+
+// lastCall is how long a cell that has been alone for too long hears those who have come meanwhile: the
+// process may have been stopped all the time.
+const lastCall = time.Second
+
+// lonely ends the cell in a moment, unless a daemon is there by then.
+func (s *Server) lonely() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control == nil {
+		s.alone = time.AfterFunc(lastCall, s.Quit)
 	}
 }
 
