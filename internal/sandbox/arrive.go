@@ -147,9 +147,9 @@ var errNotTold = errors.New("the process that it lived in does not tell of it wh
 // reason tells why a sandbox was not taken over from a cell, which could not be for err. If the cell
 // is gone that is why.
 func (a *arrival) reason(id string, err error) error {
+	why := a.cell.Gone()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	why := a.cell.Gone()
 	switch {
 	case why != nil:
 		return why
@@ -244,14 +244,19 @@ func (m *Manager) inhabited(c *cell.Cell) bool {
 	return false
 }
 
-// certain refuses what may have the place of a sandbox that a cell is yet to tell of, if the journal
-// cannot say that it has not.
-func (m *Manager) certain(what string) error {
-	if m.journal.whole {
-		return nil
-	}
-	for _, a := range m.arrivals.pending() {
-		return wrap(fmt.Errorf("it may be in process %d, and the journal, which would tell, is damaged: %w", a.cell.PID, errUntold), "%s", what)
+// dark returns a cell that is yet to tell what it has, if the journal cannot say what that is; else nil.
+func (m *Manager) dark() *cell.Cell {
+	if list := m.arrivals.pending(); len(list) > 0 && !m.journal.whole {
+		return list[0].cell
 	}
 	return nil
+}
+
+// certain refuses to make a sandbox run again that may run where nobody knows.
+func (m *Manager) certain(id string) error {
+	c := m.dark()
+	if c == nil {
+		return nil
+	}
+	return wrap(fmt.Errorf("it may run in process %d, and the journal, which would tell, is damaged: %w", c.PID, errUntold), "making sandbox %s run again", id)
 }

@@ -94,7 +94,7 @@ func (m *Manager) keptFor(tag string) string {
 // shares the tag. What a cell makes of it when nobody waits for that any more is not taken over by a
 // later daemon.
 func (m *Manager) restore(ctx context.Context, c birth) (*box, error) {
-	if err := m.certain("making sandbox " + c.id + " run again"); err != nil {
+	if err := m.certain(c.id); err != nil {
 		return nil, err
 	}
 	c.fleeting = true

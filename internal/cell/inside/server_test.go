@@ -105,6 +105,43 @@ func TestDaemonsHaveTheirOrder(t *testing.T) {
 	}
 }
 
+// TestLastCall: a cell that was alone for too long hears a daemon that has come meanwhile: its process may
+// have been stopped. If there is none it ends.
+func TestLastCall(t *testing.T) {
+	s := newServer(t)
+	dial := listening(t, s)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	c := dial()
+	s.lonely()
+	if _, err := c.Write(wire.Opening(wire.Control)); err != nil {
+		t.Fatal(err)
+	}
+	d := greeted(t, c)
+	for range 2 {
+		d.ask(wire.OpHello, wire.Hello{Cell: "a"})
+		if m := d.answer(); m.Err != nil {
+			t.Error(m.Err)
+		}
+		time.Sleep(lastCall * 3 / 2)
+	}
+	c.Close()
+	for s.attended() {
+		time.Sleep(time.Millisecond)
+	}
+	s.lonely()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// attended reports whether a daemon is there.
+func (s *Server) attended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.control != nil
+}
+
 // noDescriptors takes this process the right to more descriptors than it has, until restore
 // is called.
 func noDescriptors(t *testing.T) (restore func()) {
