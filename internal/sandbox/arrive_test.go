@@ -102,6 +102,41 @@ func TestLateArrival(t *testing.T) {
 	wantCode(t, "what was killed", second(m.Sandbox(killed)), NotFound, reasonKilled)
 }
 
+// TestLateArrivalStandsOn: what a sandbox stands on is what the journal says that it runs from, not what its
+// user knows it to be of.
+func TestLateArrivalStandsOn(t *testing.T) {
+	hurry(t)
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	bare(t, m, "own", "")
+	src, err := m.source("own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Release()
+	c := birthOf(ForkSpec{Tag: "own"})
+	c.base = "x" // as of one that was resumed
+	b, err := m.spawn(t.Context(), src, c)
+	if err == nil {
+		err = m.register(b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = meanwhile(t, m, func() { silence(t, b) })
+	if info, err := m.Sandbox(b.id); err != nil || info.SnapshotTag != "x" || m.lookup(b.id).arrival == nil {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	wantCode(t, "removing what it runs from", second(m.RemoveSnapshots([]string{"own"}, RemoveOptions{})), InUse, b.id)
+	if _, err := m.RemoveSnapshots([]string{"x"}, RemoveOptions{Force: true}); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.RemoveSnapshots([]string{"own"}, RemoveOptions{Force: true}); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, "it is gone with that", second(m.Sandbox(b.id)), NotFound, reasonRemoved)
+}
+
 // TestWaitForALateArrival: who uses a sandbox whose process goes on a moment later does not notice.
 func TestWaitForALateArrival(t *testing.T) {
 	m := openApart(t, false)
