@@ -44,7 +44,7 @@ var graceTime = 2 * time.Second
 
 // recover takes over the sandboxes that an earlier daemon has left in their cells. Those of a cell that
 // takes its time are listed when it returns, and taken over later.
-func (m *Manager) recover() error {
+func (m *Manager) recover(ctx context.Context) error {
 	cells, lost, err := m.cells.Recover()
 	if err != nil {
 		return err
@@ -70,6 +70,8 @@ func (m *Manager) recover() error {
 			m.opts.Log.Warn("a process of an earlier daemon does not answer; it is taken over when it does",
 				"cell", a.cell.Name, "process", a.cell.PID, "sandboxes", len(a.boxes))
 		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	return nil
 }
@@ -218,7 +220,10 @@ func (m *Manager) here(ctx context.Context, id string) (*box, error) {
 		if err != nil || b.arrival == nil {
 			return b, err
 		}
-		if err := m.arrivals.await(ctx, b.arrival); err != nil && m.owns(b) {
+		waiting, end := b.untilClosed(ctx)
+		err = m.arrivals.await(waiting, b.arrival)
+		end()
+		if err != nil && m.owns(b) {
 			return nil, wrap(err, "waiting until sandbox %s is taken over from process %d", id, b.arrival.cell.PID)
 		}
 	}

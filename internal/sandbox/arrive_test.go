@@ -193,6 +193,51 @@ func pausedOnce(t *testing.T, m *Manager, id string) {
 	}
 }
 
+// TestLateArrivalThatLacksSome: what a process does not tell of when it goes on is lost, or paused as it was,
+// and what it tells of is not.
+func TestLateArrivalThatLacksSome(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	b := forkBare(t, m, "x")
+	lost, again := newID(), newID()
+	m.journal.add(&entry{Event: began, IDs: []string{lost, again}, origin: originOf(b)})
+	pausedOnce(t, m, again)
+	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 1}, nothing)
+	used := make(chan error, 1)
+	go func() { used <- second(m.SetLifetime(context.Background(), lost, time.Hour)) }()
+	for _, id := range []string{b.id, lost, again, ids[0]} {
+		if info, err := m.Sandbox(id); err != nil || info.State != Running || info.PID != pid {
+			t.Errorf("it is %+v, %v", info, err)
+		}
+	}
+	celltest.Continue(t, pid)
+	<-m.arrivals.done
+	wantCode(t, "who has waited for what is lost", <-used, SandboxDead, errNotTold.Error())
+	for id, want := range map[string]State{b.id: Running, ids[0]: Running, lost: Crashed, again: Paused} {
+		if info, err := m.Sandbox(id); err != nil || info.State != want {
+			t.Errorf("it is %+v, %v; want %s", info, err, want)
+		}
+	}
+}
+
+// TestKillWhileItIsWaitedFor: who waits for a sandbox that is yet to be taken over does not hold up a kill.
+func TestKillWhileItIsWaitedFor(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	m, ids, _ := stopped(t, m, ForkSpec{Tag: "x", N: 2}, nothing)
+	home := m.lookup(ids[0]).machine.Cell()
+	used := make(chan error, 1)
+	go func() { used <- second(m.SetLifetime(context.Background(), ids[0], time.Hour)) }()
+	time.Sleep(50 * time.Millisecond)
+	if err := m.Kill(ids[0]); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, "who has waited", <-used, NotFound, reasonKilled)
+	if home.Silent() {
+		t.Error("they have waited until it was known not to answer")
+	}
+}
+
 // awaitEnd waits until a process has ended.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()

@@ -20,6 +20,9 @@ func (m *Manager) mourn(has *listing, was *box, why error) {
 		if was == nil || m.remove(was) {
 			m.journal.gone("", has.id)
 		}
+		if was != nil {
+			was.close()
+		}
 		return
 	}
 	if _, ok := m.spaces.get(has.Workspace); has.state == "" && has.Workspace != "" && !ok {

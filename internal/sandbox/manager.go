@@ -101,7 +101,7 @@ type Manager struct {
 
 // Open opens a home. A home that another process holds is an InUse error that
 // names the process.
-func Open(_ context.Context, opts Options) (*Manager, error) {
+func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if err := os.MkdirAll(opts.Home, 0o700); err != nil {
 		return nil, wrap(err, "creating %s", opts.Home)
 	}
@@ -136,7 +136,7 @@ func Open(_ context.Context, opts Options) (*Manager, error) {
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
 	m.journal = readJournal(filepath.Join(opts.Home, "journal"), opts.Log)
-	if err := m.recover(); err != nil {
+	if err := m.recover(ctx); err != nil {
 		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
 	}
 	m.journal.open()
