@@ -23,12 +23,15 @@ type request struct {
 	blob  []byte
 	files []*os.File // stay the caller's
 
-	// within is how long the cell may take; 0: AnswerTime, and below that as long as it likes.
+	// within is how long the cell may take; 0: AnswerTime, and below that as long as it likes: forever.
 	within time.Duration
 	// undo takes back what is done although nobody waits for it any more. It may not wait for
 	// anything.
 	undo func()
 }
+
+// forever is how long a cell may take that is waited for as long as it is there.
+const forever = -1
 
 // call is a request that has no answer yet.
 type call struct {

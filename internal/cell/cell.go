@@ -55,6 +55,8 @@ type Cell struct {
 	idle    *time.Timer                    // ends it; guarded by mu
 	quits   bool                           // it was told to; guarded by mu
 	left    bool                           // it is another daemon's; guarded by mu
+
+	former *record // of an earlier daemon that has started it; nil: this one has, or it was taken over
 }
 
 // held is a layer that was sent to a cell.
@@ -63,7 +65,7 @@ type held struct {
 	uses  int         // sources and cuts that it is part of
 }
 
-// connect connects to a cell.
+// connect connects to a cell, which need not answer for that.
 func connect(h *Host, name, socket string, p *process) (*Cell, error) {
 	control, guests, err := dial(socket)
 	if err != nil {
@@ -79,19 +81,19 @@ func connect(h *Host, name, socket string, p *process) (*Cell, error) {
 	c.last.Store(uint64(time.Now().UnixNano()))
 	go c.receive()
 	go c.serveGuests()
-	var w wire.Welcome
-	hello := request{op: wire.OpHello, body: wire.Hello{Cell: name}, within: helloTime}
-	if _, err := c.call(context.Background(), hello, &w); err != nil {
-		c.conn.Close()
-		return nil, fmt.Errorf("greeting cell %s: %w", name, err)
-	}
-	c.Jail = w.Jail
 	return c, nil
 }
 
-// helloTime bounds the first answer of a cell. It is less than who has started a daemon waits
-// for that, so that one cell that does not answer is not taken for a daemon that does not.
-var helloTime = 20 * time.Second // tests make it shorter
+// greet has the cell tell who it is, within a time as that of a request.
+func (c *Cell) greet(ctx context.Context, within time.Duration) error {
+	var w wire.Welcome
+	hello := request{op: wire.OpHello, body: wire.Hello{Cell: c.Name}, within: within}
+	if _, err := c.call(ctx, hello, &w); err != nil {
+		return fmt.Errorf("greeting cell %s: %w", c.Name, err)
+	}
+	c.Jail = w.Jail
+	return nil
+}
 
 // dial makes the two connections to a cell.
 func dial(socket string) (*wire.Conn, *wire.Guests, error) {

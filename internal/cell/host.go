@@ -239,6 +239,11 @@ func (h *Host) launch(name string) (*Cell, error) {
 		return nil, errors.Join(err, p.end())
 	}
 	c, err := connect(h, name, socket, p)
+	if err == nil {
+		if err = c.greet(context.Background(), AnswerTime); err != nil {
+			c.conn.Close()
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, p.end())
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 	"github.com/forkd-dev/forkd/internal/engine"
@@ -36,27 +35,17 @@ type FoundVM struct {
 	Common, Note json.RawMessage
 }
 
-// Recover takes over the cells of an earlier daemon, and ends those that cannot be. Of these
-// and of what is gone already it tells why, by name. It comes before any cell is started.
-func (h *Host) Recover() (all []Found, lost map[string]error, err error) {
+// Recover connects to the cells of an earlier daemon, which are to be taken over (see TakeOver), and
+// waits for none of them. Those that cannot be it ends; of these and of what is gone already it tells
+// why, by name. It comes before any cell is started.
+func (h *Host) Recover() (cells []*Cell, lost map[string]error, err error) {
 	records, lost, err := h.records()
 	if err != nil {
 		return nil, nil, fmt.Errorf("looking for cells: %w", err)
 	}
-	// At the same time: one that does not answer must not keep the others waiting.
-	type result struct {
-		f   *Found
-		err error
-	}
-	results := make([]result, len(records))
-	var wg sync.WaitGroup
-	for i, r := range records {
-		wg.Go(func() { results[i].f, results[i].err = h.recover(r) })
-	}
-	wg.Wait()
 	var inmates []*jail.Process
-	for i, r := range records {
-		f, err := results[i].f, results[i].err
+	for _, r := range records {
+		c, err := h.reach(r)
 		if err != nil {
 			lost[r.Name] = fmt.Errorf("%w: process %d %w", ErrLost, r.PID, err)
 			h.opts.Log.Warn("what lived in a cell is lost", "cell", r.Name, "process", r.PID, "error", err)
@@ -66,7 +55,7 @@ func (h *Host) Recover() (all []Found, lost map[string]error, err error) {
 			h.erase(r.Name)
 			continue
 		}
-		all = append(all, *f)
+		cells = append(cells, c)
 		if r.Jail != nil {
 			inmates = append(inmates, r.Jail)
 		}
@@ -76,65 +65,81 @@ func (h *Host) Recover() (all []Found, lost map[string]error, err error) {
 	if err := h.opts.Launch.Recover(ctx, inmates); err != nil {
 		h.opts.Log.Warn("removing what is left of cells", "error", err)
 	}
-	return all, lost, nil
+	return cells, lost, nil
 }
 
-// recover takes over a cell. The error tells what has become of its process, or does when the
-// caller has ended it.
-func (h *Host) recover(r record) (*Found, error) {
+// reach connects to a cell of an earlier daemon, which stays until it is taken over. The error tells what
+// has become of its process, or does when the caller has ended it.
+func (h *Host) reach(r record) (*Cell, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	f, err := h.takeOver(r)
-	if err != nil {
-		return nil, fmt.Errorf("%w: it could not be taken over: %w", errEnded, err)
-	}
-	return f, nil
-}
-
-func (h *Host) takeOver(r record) (*Found, error) {
 	c, err := connect(h, r.Name, h.path(r.Name, socketSuffix), &process{identity: r.identity, inmate: r.Jail})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errEnded, notTakenOver(err))
 	}
-	c.seal = r.Seal
+	c.seal, c.former = r.Seal, &r
+	c.need()
+	c.sign() // from now on it owes one
+	if err := h.enter(c, ""); err != nil {
+		return nil, fmt.Errorf("%w: %w", errEnded, notTakenOver(err))
+	}
+	return c, nil
+}
+
+// notTakenOver is why a process is ended.
+func notTakenOver(err error) error { return fmt.Errorf("it could not be taken over: %w", err) }
+
+// TakeOver takes over a cell that Recover has connected to, and waits as long as the cell takes: one that
+// the host has stopped tells what it has when it goes on. One that makes no sense is ended. If ctx ends
+// first the cell is left as it is, and so are its machines.
+func (c *Cell) TakeOver(ctx context.Context) (*Found, error) {
 	f := &Found{Cell: c}
-	if err := f.list(); err != nil {
-		c.conn.Close()
-		return nil, fmt.Errorf("asking cell %s for what it has: %w", c.Name, err)
+	err := c.greet(ctx, forever)
+	if err == nil {
+		if err = f.list(ctx); err != nil {
+			err = fmt.Errorf("asking cell %s for what it has: %w", c.Name, err)
+		}
 	}
+	switch {
+	case err == nil:
+		defer c.unneed()
+		return f, c.takenOver(f)
+	case ctx.Err() == nil && !errors.Is(err, ErrLost):
+		c.End(notTakenOver(err))
+		<-c.gone
+		err = c.Gone()
+	}
+	return nil, err
+}
+
+// takenOver has a cell be what it was before.
+func (c *Cell) takenOver(f *Found) error {
+	r, h := c.former, c.host
+	c.former = nil
 	// What lives in one that is not confined goes on; nothing more is put into it.
 	usable := r.Jail != nil || !h.opts.Launch.Confines()
-	key := r.Key
-	if !usable {
-		key = ""
-	}
-	if err := h.enter(c, key); err != nil {
-		return nil, err
-	}
 	if !usable {
 		h.opts.Log.Warn("a cell of an earlier daemon is not confined", "cell", r.Name, "process", r.PID)
 	}
-	switch {
-	case len(f.VMs) > 0:
-	case r.Key == "":
+	if r.Key == "" && len(f.VMs) == 0 {
 		c.Quit() // it was kept ready, and this daemon makes its own
-	default:
-		c.rest()
+		return nil
 	}
-	return f, nil
+	if r.Key == "" || !usable {
+		return nil
+	}
+	return h.enter(c, r.Key)
 }
 
 // maxState bounds what a cell may tell of what it has, in bytes.
 const maxState = 1 << 30
 
 // list hears what the cell has.
-func (f *Found) list() error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), helloTime, f.Cell.errSilent())
-	defer cancel()
+func (f *Found) list(ctx context.Context) error {
 	total := 0
 	for after, more := uint64(0), true; more; {
-		m, err := f.Cell.ask(ctx, request{op: wire.OpList, body: wire.List{After: after}})
+		m, err := f.Cell.ask(ctx, request{op: wire.OpList, body: wire.List{After: after}, within: forever})
 		if err != nil {
 			return err
 		}
@@ -205,8 +210,18 @@ func (f *Found) refuse(what string, id uint64, err error) {
 }
 
 // Snapshot returns what machines of a found source were forked from, as a snapshot
-// that man describes. The caller releases it.
+// that man describes, however long the cell takes. The caller releases it.
 func (c *Cell) Snapshot(ctx context.Context, s FoundSource, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
+	for {
+		snap, err := c.found(ctx, s, man)
+		if !errors.Is(err, ErrSilent) || !c.goesOn(ctx) {
+			return snap, err
+		}
+	}
+}
+
+// found is Snapshot for a cell that answers.
+func (c *Cell) found(ctx context.Context, s FoundSource, man *snapshot.Manifest) (*snapshot.Snapshot, error) {
 	if err := checkFound(s.spec, man); err != nil {
 		return nil, err
 	}

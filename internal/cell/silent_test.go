@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -350,47 +349,13 @@ func TestToldBeforeTheDaemonWent(t *testing.T) {
 
 	l = newLab(t, dir, nil)
 	time.AfterFunc(50*time.Millisecond, func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) })
-	found, _, err := l.Recover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	found, _ := l.recover()
 	for _, f := range found {
 		if f.Cell.Name == c.Name && (len(f.VMs) != 1 || string(f.VMs[0].Note) != `"last"`) {
 			for _, v := range f.VMs {
 				t.Errorf("it has %s", v.Note)
 			}
 		}
-	}
-}
-
-// TestSilentCellIsNotTakenOver: a cell that does not answer the next daemon in time is ended, and
-// that is told as the reason why what lived in it is lost.
-func TestSilentCellIsNotTakenOver(t *testing.T) {
-	before := helloTime
-	defer func() { helloTime = before }()
-	dir := shortDir(t)
-	l := newLab(t, dir, nil)
-	v := l.boot(machinetest.Count)
-	l.counted(v)
-	c := v.Cell()
-	l.Host.Close(false)
-	l.store.Close()
-	celltest.Stop(t, c.PID)
-
-	l = newLab(t, dir, nil)
-	helloTime = 200 * time.Millisecond
-	found, lost, err := l.Recover()
-	if err != nil || len(found) != 0 {
-		t.Errorf("found %+v, %v", found, err)
-	}
-	want := fmt.Sprintf("process %d was ended: it could not be taken over: greeting cell %s", c.PID, c.Name)
-	if err := lost[c.Name]; !errors.Is(err, ErrLost) || !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), want) {
-		t.Errorf("it is lost because: %v; want %q", err, want)
-	}
-	select {
-	case <-c.proc.exited:
-	case <-time.After(time.Minute):
-		t.Error("its process goes on")
 	}
 }
 

@@ -118,10 +118,7 @@ func (c *Cell) Timeout(ctx context.Context, within time.Duration) (context.Conte
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(within, func() {
 		for errors.Is(c.Answers(ctx), ErrSilent) {
-			owed, _ := c.sign()
-			select {
-			case <-owed.done:
-			case <-ctx.Done():
+			if !c.goesOn(ctx) {
 				return
 			}
 			select {
@@ -135,6 +132,18 @@ func (c *Cell) Timeout(ctx context.Context, within time.Duration) (context.Conte
 	return ctx, func() {
 		timer.Stop()
 		cancel(context.Canceled)
+	}
+}
+
+// goesOn waits until the cell gives a sign of life, however long that takes, or is gone. It reports
+// false if ctx ends first.
+func (c *Cell) goesOn(ctx context.Context) bool {
+	owed, _ := c.sign()
+	select {
+	case <-owed.done:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -197,13 +206,13 @@ func (c *Cell) figures(r *round) {
 		}
 	}
 	var stats []wire.Stat
-	_, err := c.call(context.Background(), request{op: wire.OpStats, body: ask, within: -1}, &stats)
+	_, err := c.call(context.Background(), request{op: wire.OpStats, body: ask, within: forever}, &stats)
 	for errors.Is(err, ErrSilent) { // it has not even taken up what came before
 		select {
 		case <-c.gone:
 		case <-time.After(lateTime):
 		}
-		_, err = c.call(context.Background(), request{op: wire.OpStats, body: ask, within: -1}, &stats)
+		_, err = c.call(context.Background(), request{op: wire.OpStats, body: ask, within: forever}, &stats)
 	}
 	if err != nil {
 		return // the last ones stay

@@ -30,6 +30,7 @@ type VM struct {
 	done    chan struct{}
 	ending  machine.Ending // written before done is closed
 	endOnce sync.Once
+	untold  bool // see Untold
 
 	mu     sync.Mutex
 	size   extent    // guarded by mu
@@ -47,6 +48,10 @@ func Bygone(pid int, e machine.Ending) *VM {
 	v.end(e)
 	return v
 }
+
+// Untold returns a machine in place of one that the cell is yet to tell of. Nothing can be asked of it;
+// it is there until it is closed, which the cell does not hear of, or the cell is gone.
+func (c *Cell) Untold() *VM { return c.add(&VM{id: c.number(), untold: true}) }
 
 // extent returns how many pages the machine has.
 func (v *VM) extent() extent {
@@ -106,6 +111,9 @@ func (v *VM) ended() bool {
 
 // ask asks the cell for something about this machine.
 func (v *VM) ask(op wire.Op, body, result any) error {
+	if v.untold {
+		return v.cell.errSilent()
+	}
 	_, err := v.cell.call(context.Background(), request{op: op, body: body}, result)
 	return err
 }
@@ -118,6 +126,13 @@ func (v *VM) Start() error {
 	}
 	v.zero.Store(s.Zero)
 	return nil
+}
+
+// GoOn is Start for a machine that has been started, and perhaps paused since: the cell may take as
+// long as it likes.
+func (v *VM) GoOn(ctx context.Context) error {
+	_, err := v.cell.call(ctx, request{op: wire.OpStart, body: wire.Ref{ID: v.id}, within: forever}, nil)
+	return err
 }
 
 // StartByOpen has the machine, which has never run, be started by the next Open, as of
@@ -197,6 +212,9 @@ func (v *VM) Open(_ context.Context, port uint32) (net.Conn, error) {
 // stream makes a connection into the guest. Of that the cell hears with the first
 // bytes.
 func (v *VM) stream(o wire.Open) (*wire.Stream, error) {
+	if v.untold {
+		return nil, v.cell.errSilent()
+	}
 	if err := v.cell.Gone(); err != nil {
 		return nil, v.dialError(o.Port, err)
 	}
@@ -273,6 +291,10 @@ func (v *VM) Close() {
 	v.closed = true
 	v.mu.Unlock()
 	if again {
+		return
+	}
+	if v.untold {
+		v.cell.remove(v)
 		return
 	}
 	if v.cell.Silent() || errors.Is(v.closeNow(), wire.ErrBehind) {

@@ -267,6 +267,71 @@ func TestStoppedProcess(t *testing.T) {
 	}
 }
 
+// TestStoppedWhileTheDaemonDies: a process of machines that the host has stopped when a daemon starts keeps
+// that one from nothing, and loses nothing by it: its sandboxes are listed, can be killed, and go on with
+// their state when the process does.
+func TestStoppedWhileTheDaemonDies(t *testing.T) {
+	home := cloneHome(t)
+	d := serve(t, home)
+	ids := d.forkWith(t, client.ForkRequest{SnapshotTag: tag, N: client.Ptr(3), Metadata: map[string]string{"app": "desk"}})
+	kept, killed := ids[0], ids[1]
+	d.eval(t, kept, "x = 41")
+	d.sh(t, kept, "echo hello > /root/greeting")
+	stopped := ownerOf(t, d, kept)
+	ids = slices.DeleteFunc(ids, func(id string) bool { return ownerOf(t, d, id) != stopped })
+	celltest.Stop(t, stopped)
+	defer syscall.Kill(stopped, syscall.SIGCONT) // if the test ends early
+	for range 2 {                                // the second one finds what the first one has waited for
+		d.killAlone()
+		d = serve(t, home)
+		ctx := limited(t, patience)
+		all, err := d.Sandboxes(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			i := slices.IndexFunc(all, func(s client.SandboxInfo) bool { return s.ID == id })
+			if i < 0 || all[i].State != "running" || all[i].SnapshotTag != tag || all[i].PID != stopped || all[i].Reason == "" {
+				t.Fatalf("%s is not listed as one that is not taken over yet: %+v", id, all)
+			}
+		}
+		if got := value[int](t, d, d.fork(t, 1)[0], "6 * 7"); got != 42 {
+			t.Errorf("6 * 7 = %d", got)
+		}
+		_, err = d.Eval(ctx, kept, client.EvalRequest{Code: "x"})
+		wantCode(t, err, "timeout", "does not answer")
+		_, err = d.Pause(ctx, kept)
+		wantCode(t, err, "timeout", "does not answer")
+		if i := slices.Index(ids, killed); i >= 0 {
+			if err := d.Kill(ctx, killed); err != nil {
+				t.Errorf("killing one of them: %v", err)
+			}
+			ids = slices.Delete(ids, i, i+1)
+		}
+	}
+	celltest.Continue(t, stopped)
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		info, err := d.Sandbox(t.Context(), kept)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("it is not taken over: %+v, %v", info, err)
+		}
+		if info.Reason == "" && info.Metadata["app"] == "desk" {
+			break
+		}
+	}
+	if got := value[int](t, d, kept, "x + 1"); got != 42 {
+		t.Errorf("x is %d", got-1)
+	}
+	if got := d.sh(t, kept, "cat /root/greeting"); got != "hello\n" {
+		t.Errorf("its file is %q", got)
+	}
+	_, err := d.Sandbox(t.Context(), killed)
+	wantCode(t, err, "not_found", "it was killed")
+	if _, err := d.Pause(limited(t, patience), kept); err != nil {
+		t.Errorf("pausing it: %v", err)
+	}
+}
+
 // ownerOf returns the process that a sandbox lives in.
 func ownerOf(t *testing.T, d *daemon, id string) int {
 	t.Helper()

@@ -60,6 +60,7 @@ type box struct {
 	over    bool               // it is closed; guarded by mu
 	reason  string             // why it ended, if not through the machine; guarded by mu
 	relic   State              // that it ended in, if that is only known from the journal; else empty
+	arrival *arrival           // its cell is to tell of it, and only the journal has yet; else nil
 }
 
 // activate makes the child itself: it starts the machine and has the guest's
@@ -281,8 +282,8 @@ func (b *box) info() Info {
 	life := b.life
 	b.mu.Unlock()
 	reason := b.endReason()
-	if reason == "" && b.machine.Cell().Silent() {
-		reason = cell.ErrSilent.Error()
+	if reason == "" {
+		reason = b.silence()
 	}
 	return Info{
 		ID:           b.id,
@@ -308,6 +309,17 @@ func (b *box) info() Info {
 	}
 }
 
+// silence tells why nobody hears of a sandbox that may be well; "" if that is not so.
+func (b *box) silence() string {
+	switch {
+	case b.machine.Cell().Silent():
+		return cell.ErrSilent.Error()
+	case b.arrival != nil:
+		return "the process that it lives in has not told of it yet"
+	}
+	return ""
+}
+
 // close ends the machine and frees it. It may be called more than once.
 func (b *box) close() {
 	b.closeOnce.Do(func() {
@@ -322,7 +334,9 @@ func (b *box) close() {
 		close(b.closed)
 		b.machine.Close() // first: there is nobody who has to hear of the connections' end
 		b.agent.Close()
-		snap.Release()
+		if snap != nil {
+			snap.Release()
+		}
 	})
 }
 

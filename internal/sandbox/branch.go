@@ -158,7 +158,7 @@ func taken(tag string) *Error {
 // machine as a whole.
 func (m *Manager) exclusive(ctx context.Context, id string) (*box, func(), error) {
 	for {
-		b, err := m.box(id)
+		b, err := m.here(ctx, id)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -25,12 +25,16 @@
 //   - Which sandboxes there are is in the journal before anybody is told of them, and why they are
 //     not there any more before that is so. What it does not say ends nothing that runs, and what
 //     cannot be written of it stops nobody. But a machine that a cell has of a sandbox which it says
-//     is gone, or has another one made later, is closed.
+//     is gone, or has another one made later, is closed; and a cell that does not answer when a daemon
+//     starts is ended when all are killed of which it tells.
+//
+//   - A sandbox whose cell is yet to tell of it is a box that only stands for it (arrival). Nothing is done
+//     to it but that it is ended, and it is replaced by what the cell tells, once, unless it was ended.
 //
 //   - What the host cannot bear is not begun. What runs is left alone.
 //
 // Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, records.mu, journal.mu and
-// departed.mu. Manager.building is never waited for. Nothing is asked of a cell or a
+// settling, the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, records.mu, journal.mu and
+// departed.mu; arrival.mu is a leaf. Manager.building is never waited for. Nothing is asked of a cell or a
 // guest under admission.mu or one that comes after it.
 package sandbox

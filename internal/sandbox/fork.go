@@ -204,13 +204,29 @@ func (m *Manager) register(boxes ...*box) error {
 			m.journal.gone(reasonClosed, b.id)
 			continue
 		}
-		b.machine.OnEnd(func() { m.retire(b) })
-		m.limitLife(b)
+		m.begin(b)
 	}
 	if closed {
 		return errShutdown()
 	}
 	return nil
+}
+
+// begin has a sandbox that is known live, and end.
+func (m *Manager) begin(b *box) {
+	b.machine.OnEnd(func() { m.retire(b) })
+	m.limitLife(b)
+}
+
+// swap has a sandbox be another box, unless it is not that which it was. It reports whether it is.
+func (m *Manager) swap(was, next *box) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.boxes[next.id] != was {
+		return false
+	}
+	m.boxes[next.id] = next
+	return true
 }
 
 func errShutdown() *Error { return fail(Unavailable, "", "forkd is shutting down") }
@@ -285,6 +301,9 @@ func (m *Manager) remove(b *box) bool {
 func (m *Manager) end(b *box, reason string) {
 	b.giveUp(reason)
 	m.spent.learn(b)
+	if b.arrival != nil {
+		m.forsake(b.arrival)
+	}
 }
 
 // retire frees a sandbox that ended by itself. It stays listed, with its

@@ -22,8 +22,9 @@ import (
 // What it lacks ends no sandbox. What cannot be read or written of it is told in the log, and whoever
 // wanted that goes on. But a machine that it says is not its sandbox's any more is closed.
 type journal struct {
-	path string
-	log  *slog.Logger
+	path  string
+	log   *slog.Logger
+	whole bool // what an earlier daemon has written was read, all of it
 
 	mu      sync.Mutex
 	known   *ledger   // guarded by mu, but for what has departed
@@ -52,6 +53,7 @@ func readJournal(path string, log *slog.Logger) *journal {
 	if err == nil {
 		j.known, err = readLedger(text)
 	}
+	j.whole = err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("the journal of sandboxes is damaged; what it does not tell is not known", "path", path, "error", err)
 	}
@@ -111,8 +113,12 @@ func (j *journal) began(boxes ...*box) {
 
 func originOf(b *box) origin {
 	home := b.machine.Cell()
+	runs := b.tag
+	if runs == b.base {
+		runs = ""
+	}
 	return origin{
-		Tag: b.base, Source: b.source, Workspace: b.workspace, Cell: home.Name, PID: home.PID,
+		Tag: b.base, Runs: runs, Source: b.source, Workspace: b.workspace, Cell: home.Name, PID: home.PID,
 		VCPUs: b.manifest.VCPUs, MemoryMiB: b.manifest.MemoryMiB, DiskMiB: diskMiB(b.manifest),
 		Created: b.created.UTC().Round(0), Restored: b.restored.UTC().Round(0),
 	}

@@ -91,8 +91,13 @@ func (m *Manager) keptFor(tag string) string {
 }
 
 // restore has a sandbox run from a snapshot that holds its state. The caller
-// shares the tag.
+// shares the tag. What a cell makes of it when nobody waits for that any more is not taken over by a
+// later daemon.
 func (m *Manager) restore(ctx context.Context, c birth) (*box, error) {
+	if err := m.certain(c.id); err != nil {
+		return nil, err
+	}
+	c.fleeting = true
 	src, err := m.source(c.tag)
 	if err != nil {
 		return nil, err
@@ -114,6 +119,10 @@ func (m *Manager) restore(ctx context.Context, c birth) (*box, error) {
 		b.close()
 		return nil, err
 	}
+	b.mu.Lock()
+	b.fleeting = false
+	b.mu.Unlock()
+	b.note() // before anybody is told: should the daemon end now, it stays
 	return b, m.register(b)
 }
 

@@ -42,6 +42,7 @@ type entry struct {
 // origin is what is told of sandboxes of which nothing else is left.
 type origin struct {
 	Tag       string    `json:"tag,omitempty"`
+	Runs      string    `json:"runs,omitempty"`   // the snapshot that they run from, if that is another one
 	Source    string    `json:"source,omitempty"` // id of the sandbox that they were branched from
 	Workspace string    `json:"workspace,omitempty"`
 	Cell      string    `json:"cell,omitempty"`
@@ -83,11 +84,14 @@ func (e *entry) check() error {
 	return nil
 }
 
+// runs returns the tag of the snapshot that they run from.
+func (o *origin) runs() string { return cmp.Or(o.Runs, o.Tag) }
+
 func (o *origin) check() error {
 	if !snapshot.ValidTag(o.Tag) {
 		return fmt.Errorf("bad tag %.20q", o.Tag)
 	}
-	for _, name := range []string{o.Source, o.Workspace, o.Cell} {
+	for _, name := range []string{o.Runs, o.Source, o.Workspace, o.Cell} {
 		if name != "" && !snapshot.ValidTag(name) {
 			return fmt.Errorf("bad name %.20q", name)
 		}

@@ -118,7 +118,7 @@ func (m *Manager) changeLife(ctx context.Context, id string, change func(*life) 
 		info := r.info()
 		return &info, nil
 	}
-	b, err := m.box(id)
+	b, err := m.here(ctx, id)
 	if err != nil {
 		return nil, err
 	}

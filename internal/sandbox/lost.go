@@ -3,92 +3,67 @@ package sandbox
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 
-	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
-// losses are why what an earlier daemon has left was not taken over.
-type losses struct {
-	cells map[string]error // by name
-	mu    sync.Mutex
-	boxes map[string]error // by id; guarded by mu
-}
+var errNoRecord = fmt.Errorf("%w: there is no record of it", cell.ErrLost)
 
-// add notes why a sandbox in a cell was not taken over. If the cell is gone that is why.
-func (l *losses) add(home *cell.Cell, id string, err error) {
-	if why := home.Gone(); why != nil {
-		err = why
-	} else {
-		err = fmt.Errorf("it could not be taken over: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.boxes[id] = err
-}
-
-var (
-	errNotTold  = errors.New("the process that it lived in does not tell of it what it was told")
-	errNoRecord = fmt.Errorf("%w: there is no record of it", cell.ErrLost)
-)
-
-// reason tells why a sandbox was not taken over, in which none of the cells that were counts.
-func (l *losses) reason(e *listing, cells []*cell.Cell) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.boxes[e.id]; err != nil {
-		return err
-	}
-	if err := l.cells[e.Cell]; err != nil {
-		return err
-	}
-	if slices.ContainsFunc(cells, func(c *cell.Cell) bool { return c.Name == e.Cell }) {
-		return errNotTold
-	}
-	return errNoRecord
-}
-
-// mourn has sandboxes be listed as ended, with the reason, that an earlier daemon knew and no cell
-// has brought back. Those that were paused once are so again.
-func (m *Manager) mourn(lost *losses) {
-	cells := m.cells.Cells()
-	for _, has := range m.journal.sandboxes() {
-		if m.lookup(has.id) != nil {
-			continue
-		}
-		if _, ok := m.saved(has.id); ok {
+// mourn has a sandbox be listed as ended that an earlier daemon knew and no cell brings back, for a reason
+// unless it had ended before. One that was paused once is so again. was is what is listed in its place;
+// if that is not any more it was killed.
+func (m *Manager) mourn(has *listing, was *box, why error) {
+	if _, ok := m.saved(has.id); ok {
+		if was == nil || m.remove(was) {
 			m.journal.gone("", has.id)
-			continue
 		}
-		state, reason := has.state, has.reason
-		if state == "" {
-			state, reason = Crashed, shortReason(lost.reason(has, cells).Error())
-			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "id", has.id, "reason", reason)
+		if was != nil {
+			was.close()
 		}
-		m.remember(has, state, reason)
+		return
+	}
+	if _, ok := m.spaces.get(has.Workspace); has.state == "" && has.Workspace != "" && !ok {
+		m.journal.gone(reasonSpace, has.id)
+		return
+	}
+	state, reason := has.state, has.reason
+	if state == "" {
+		state, reason = Crashed, shortReason(why.Error())
+	}
+	if m.remember(has, was, state, reason) && has.state == "" {
+		m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "id", has.id, "reason", reason)
 	}
 }
 
-// remember lists a sandbox that has ended, of which nothing is left but what the journal tells.
-func (m *Manager) remember(e *listing, state State, reason string) {
+// outline returns a sandbox of which is only known what the journal tells.
+func (m *Manager) outline(e *listing) *box {
 	man := &snapshot.Manifest{VCPUs: e.VCPUs, MemoryMiB: e.MemoryMiB, BranchedFrom: e.Source}
 	man.Scratch.Pages = page.Number(e.DiskMiB) << (20 - page.Shift)
-	b := m.newBox(man, birth{id: e.id, tag: e.Tag, workspace: e.Workspace, created: e.Created})
-	b.restored, b.relic, b.reason = e.Restored, state, reason
-	b.machine = cell.Bygone(e.PID, machine.Ending{Err: errors.New(reason)})
-	b.agent = agent.NewClient(b.machine.Open)
+	b := m.newBox(man, birth{id: e.id, tag: e.runs(), base: e.Tag, workspace: e.Workspace, created: e.Created})
+	b.restored = e.Restored
+	return b
+}
+
+// remember lists a sandbox that has ended, of which nothing is left but what the journal tells, in the place of
+// what is listed of it. It reports false if that is not any more.
+func (m *Manager) remember(e *listing, was *box, state State, reason string) bool {
+	b := m.outline(e)
+	b.relic, b.reason = state, reason
+	b.inhabit(cell.Bygone(e.PID, machine.Ending{Err: errors.New(reason)}))
 	// It has had its life: it is not started, nor closed once more.
 	b.over = true
 	b.closeOnce.Do(func() { close(b.closed) })
 	b.wakeOnce.Do(func() { b.wakeErr = b.dead() })
 	close(b.awake)
-	m.mu.Lock()
-	m.boxes[b.id] = b
-	m.mu.Unlock()
+	if !m.swap(was, b) {
+		return false
+	}
+	if was != nil {
+		was.close()
+	}
 	m.retire(b)
+	return true
 }

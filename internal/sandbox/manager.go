@@ -84,6 +84,7 @@ type Manager struct {
 	writers  *writers
 	notes    notes // for cells
 	journal  *journal
+	arrivals arrivals     // set once, before there are requests
 	settling sync.Mutex   // held while a sandbox that was found is registered
 	images   sync.RWMutex // held for reading while an image is in use
 
@@ -139,7 +140,6 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
 	}
 	m.journal.open()
-	m.sweepKept()
 	m.cells.Prepare()
 	return m, nil
 }
@@ -191,6 +191,7 @@ const closeTime = 2 * time.Minute
 // home. What could not be saved is an error, and resumes from what was saved last. A second Close does
 // nothing.
 func (m *Manager) Close() error {
+	m.arrivals.end(true)
 	m.mu.Lock()
 	before := m.closed
 	m.closed = true
@@ -199,6 +200,9 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	err := errors.Join(m.suspendAll(), m.pauseAll())
+	for _, a := range m.arrivals.pending() {
+		m.opts.Log.Warn("a process that does not answer ends, and what lives in it", "process", a.cell.PID, "sandboxes", len(a.boxes))
+	}
 	m.writers.drain(closeTime)
 	m.mu.Lock()
 	boxes := m.boxes
@@ -227,6 +231,7 @@ func (m *Manager) dismiss(boxes map[string]*box) {
 // Abandon gives up the home and leaves the sandboxes to a later Manager. Branches that
 // are being written are finished first.
 func (m *Manager) Abandon() error {
+	m.arrivals.end(false) // what is not taken over by now is left to the later one, too
 	m.mu.Lock()
 	before := m.closed
 	m.closed = true

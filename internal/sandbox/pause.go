@@ -199,7 +199,7 @@ func (b *box) untilClosed(ctx context.Context) (context.Context, context.CancelF
 // leave either.
 func (m *Manager) settled(ctx context.Context, id string) (*box, error) {
 	for {
-		b, err := m.box(id)
+		b, err := m.here(ctx, id)
 		if err != nil {
 			return nil, err
 		}

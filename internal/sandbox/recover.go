@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell"
@@ -104,41 +103,25 @@ func (n boxNote) birth(t terms) birth {
 	}
 }
 
-// recover takes over the sandboxes that an earlier daemon has left in their cells.
-func (m *Manager) recover(ctx context.Context) error {
-	found, cells, err := m.cells.Recover()
-	if err != nil {
-		return err
-	}
-	lost := losses{cells: cells, boxes: make(map[string]error)}
-	var wg sync.WaitGroup
-	for _, f := range found {
-		wg.Go(func() { m.recoverCell(ctx, f, &lost) })
-	}
-	wg.Wait()
-	m.mourn(&lost)
-	return nil
-}
-
-// recoverTime is how long it may take to take one cell over. Nobody can use any sandbox before
-// that is done, so one that takes longer is ended. Guests have no part in it. Tests make it shorter.
-var recoverTime = time.Minute
-
-var errNotTaken = errors.New("it could not be taken over in time")
-
-func (m *Manager) recoverCell(ctx context.Context, f cell.Found, lost *losses) {
-	late := time.AfterFunc(recoverTime, func() {
-		m.opts.Log.Warn("a cell that does not answer is ended", "cell", f.Cell.Name, "process", f.Cell.PID)
-		f.Cell.End(errNotTaken)
-	})
-	defer late.Stop()
+// takeOver takes over what a cell has told of. When ctx ends it leaves the rest as it is.
+func (m *Manager) takeOver(ctx context.Context, f *cell.Found, a *arrival) {
 	snaps, lacks := make(map[uint64]*snapshot.Snapshot), make(map[uint64]error)
+	defer func() {
+		for _, snap := range snaps {
+			if ctx.Err() == nil { // or the cell would be told that nobody needs it
+				snap.Release()
+			}
+		}
+	}()
 	for _, s := range f.Sources {
 		if len(s.Note) == 0 { // a branch that was being made; what it stood on has a source of its own
 			f.Cell.DropSource(s)
 			continue
 		}
 		snap, err := m.recoverSource(ctx, f, s)
+		if ctx.Err() != nil {
+			return
+		}
 		if err != nil {
 			m.opts.Log.Warn("what an earlier daemon forked from is lost", "cell", f.Cell.Name, "error", err)
 			lacks[s.ID] = err
@@ -146,22 +129,24 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found, lost *losses) {
 			continue
 		}
 		snaps[s.ID] = snap
-		defer snap.Release()
 	}
 	each(len(f.VMs), func(i int) {
 		v := f.VMs[i]
+		if ctx.Err() != nil {
+			return
+		}
 		if v.Source == 0 { // a snapshot was being made, for somebody who is gone
 			v.Close()
 			return
 		}
-		id, err := m.recoverBox(v, snaps[v.Source], lacks[v.Source])
-		if errors.Is(err, errOutdated) {
+		id, err := m.recoverBox(ctx, v, snaps[v.Source], lacks[v.Source], a)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, errOutdated):
 			m.opts.Log.Info("a machine is closed", "cell", f.Cell.Name, "id", id, "reason", err)
 			v.Close()
-			return
-		}
-		if err != nil {
-			lost.add(f.Cell, id, err)
+		default:
+			a.lack(id, err)
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "cell", f.Cell.Name, "note", string(v.Note), "error", err)
 			v.Close()
 		}
@@ -170,7 +155,7 @@ func (m *Manager) recoverCell(ctx context.Context, f cell.Found, lost *losses) {
 
 // recoverSource returns what sandboxes were forked from: what the store has of it, or
 // what the cell keeps if that has been removed. The latter they alone see.
-func (m *Manager) recoverSource(ctx context.Context, f cell.Found, s cell.FoundSource) (*snapshot.Snapshot, error) {
+func (m *Manager) recoverSource(ctx context.Context, f *cell.Found, s cell.FoundSource) (*snapshot.Snapshot, error) {
 	var n sourceNote
 	if err := json.Unmarshal(s.Note, &n); err != nil || n.Manifest == nil {
 		return nil, fmt.Errorf("its note is not understood: %w", err)
@@ -207,22 +192,24 @@ func (m *Manager) stored(man *snapshot.Manifest) *snapshot.Snapshot {
 	return snap
 }
 
-// settle registers a sandbox that was found. A daemon that died when it had just put a
-// machine in the place of another has left both; the later one counts. One that died when
+// settle registers a sandbox that was found, in the place of what was listed for it. A daemon that died when
+// it had just put a machine in the place of another has left both; the later one counts. One that died when
 // it made a workspace, or removed one, has left a sandbox of none, which nobody could end.
-func (m *Manager) settle(b *box) error {
+func (m *Manager) settle(b *box, a *arrival) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	if _, ok := m.spaces.get(b.workspace); b.workspace != "" && !ok {
 		m.journal.gone(reasonSpace, b.id)
 		return fmt.Errorf("there is no workspace %q any more", b.workspace)
 	}
-	if m.outdated(b) {
+	was := a.boxes[b.id].box
+	if m.outdated(b) || was != nil && !m.owns(was) {
 		return errOutdated
 	}
-	rivals := m.rivals(b)
+	rivals := slices.DeleteFunc(m.rivals(b), func(other *box) bool { return other == was })
 	if i := slices.IndexFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }); i >= 0 {
 		if rivals[i].id != b.id {
+			m.drop(was, reasonOutlived)
 			m.journal.gone(reasonOutlived, b.id)
 		}
 		return errors.New(reasonOutlived)
@@ -230,14 +217,22 @@ func (m *Manager) settle(b *box) error {
 	for _, other := range rivals {
 		m.drop(other, reasonOutlived)
 	}
-	return m.register(b)
+	if was == nil {
+		return m.register(b)
+	}
+	if !m.swap(was, b) { // it was killed at this moment
+		return errOutdated
+	}
+	was.close()
+	m.begin(b)
+	return nil
 }
 
 var errOutdated = errors.New("it is not what its sandbox is any more")
 
 // outdated reports whether a machine is known not to be what its sandbox is any more. A cell that
 // did not answer has it: whoever forked it went elsewhere meanwhile, or gave up, and the daemon that would have
-// closed it later has ended.
+// closed it later has ended. Or the sandbox was killed before the cell told of it.
 func (m *Manager) outdated(b *box) bool {
 	r, saved := m.saved(b.id)
 	return saved && r.PausedAt.After(b.restored) || m.journal.outdated(b.id, b.restored)
@@ -260,7 +255,7 @@ const releaseTime = 10 * time.Second
 
 // recoverBox takes over one sandbox, unless what it was forked from lacks. What was done to its
 // machine when the daemon ended is not done any more, so it runs, if it ever did.
-func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot, lacks error) (id string, err error) {
+func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot.Snapshot, lacks error, a *arrival) (id string, err error) {
 	var n boxNote
 	var t termsNote
 	if err := json.Unmarshal(v.Note, &n); err != nil {
@@ -283,7 +278,11 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot, lacks erro
 	b.restored, b.idling = n.Restored, foundIdle(n.Used, b.limits.Idle)
 	b.enter(v.VM, snap)
 	if v.Started() {
-		if err := v.Start(); err != nil {
+		err := v.GoOn(ctx)
+		if ctx.Err() != nil {
+			return n.ID, ctx.Err()
+		}
+		if err != nil {
 			m.opts.Log.Info("a sandbox has ended while no daemon was there", "id", b.id, "reason", err)
 		}
 	}
@@ -291,7 +290,7 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot, lacks erro
 		b.wakeOnce.Do(func() {})
 		close(b.called)
 	}
-	if err := m.settle(b); err != nil {
+	if err := m.settle(b, a); err != nil {
 		b.close()
 		return n.ID, err
 	}
@@ -305,7 +304,7 @@ func (m *Manager) recoverBox(v cell.FoundVM, snap *snapshot.Snapshot, lacks erro
 // awaken has a sandbox go on that was awake when an earlier daemon ended: a pause or a
 // branch that was under way may have left the guest standing still.
 func (m *Manager) awaken(b *box) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	ctx, cancel := b.machine.Cell().Timeout(context.Background(), releaseTime)
 	defer cancel()
 	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
 		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)

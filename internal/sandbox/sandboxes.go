@@ -28,7 +28,10 @@ func (m *Manager) box(id string) (*box, error) {
 
 // noSandbox is the error of those who ask for a sandbox that is not known.
 func (m *Manager) noSandbox(id string) *Error {
-	const hint = "`forkd ls` lists the sandboxes"
+	hint := "`forkd ls` lists the sandboxes"
+	if c := m.dark(); c != nil {
+		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged, does not tell of", c.PID)
+	}
 	if reason := m.journal.reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
 	}
@@ -80,6 +83,9 @@ func (m *Manager) Sandbox(id string) (*Info, error) {
 // to be changed.
 func (m *Manager) Environment(id string) (map[string]string, error) {
 	if b := m.lookup(id); b != nil {
+		if b.arrival != nil {
+			return nil, wrap(errUntold, "asking for the environment of sandbox %s", id)
+		}
 		return b.env, nil
 	}
 	if r, ok := m.saved(id); ok {

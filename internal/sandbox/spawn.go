@@ -184,10 +184,15 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 	return b
 }
 
+// inhabit gives the sandbox its machine.
+func (b *box) inhabit(v *cell.VM) {
+	b.machine, b.agent = v, agent.NewClient(v.Open).Watched(b.watch)
+}
+
 // enter gives the sandbox its machine, which was made of a snapshot.
 func (b *box) enter(v *cell.VM, snap *snapshot.Snapshot) {
-	b.machine, b.snap = v, snap.Retain()
-	b.agent = agent.NewClient(v.Open).Watched(b.watch)
+	b.inhabit(v)
+	b.snap = snap.Retain()
 	if man := snap.Manifest; man.Runtime != "" {
 		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	}

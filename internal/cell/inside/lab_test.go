@@ -85,7 +85,7 @@ func connect(t *testing.T, s *Server) *daemon {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.serveControl(wire.NewConn(theirs))
+		s.serveControl(wire.NewConn(theirs), func() {})
 	}()
 	t.Cleanup(func() {
 		ours.Close()

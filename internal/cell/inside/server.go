@@ -93,6 +93,8 @@ func (s *Server) Serve() error {
 		<-s.quit
 		s.cfg.Listener.Close()
 	}()
+	before := make(chan struct{})
+	close(before)
 	for {
 		c, err := s.cfg.Listener.AcceptUnix()
 		if scarce(err) {
@@ -106,7 +108,9 @@ func (s *Server) Serve() error {
 			}
 			return err
 		}
-		go s.accept(c)
+		there := make(chan struct{})
+		go s.accept(c, before, sync.OnceFunc(func() { close(there) }))
+		before = there
 	}
 }
 
@@ -149,12 +153,16 @@ func (s *Server) end() {
 // openTime is how long a peer may take to say what it wants.
 const openTime = 10 * time.Second
 
-// accept hears what a connection is for.
-func (s *Server) accept(c *net.UnixConn) {
+// accept hears what a connection is for, and serves it. One that was made later does not come before it:
+// several daemons may have come and gone while the process was stopped. It waits for before, and
+// calls there when it is in its place, or is for nothing.
+func (s *Server) accept(c *net.UnixConn, before <-chan struct{}, there func()) {
+	defer there()
 	var b [wire.OpeningSize]byte
 	c.SetDeadline(time.Now().Add(openTime))
 	_, err := io.ReadFull(c, b[:])
 	c.SetDeadline(time.Time{})
+	<-before
 	if err != nil {
 		c.Close()
 		return
@@ -164,9 +172,9 @@ func (s *Server) accept(c *net.UnixConn) {
 	case err != nil:
 		c.Close()
 	case purpose == wire.Control:
-		s.serveControl(wire.NewConn(c))
+		s.serveControl(wire.NewConn(c), there)
 	default:
-		s.serveStreams(c)
+		s.serveStreams(c, there)
 	}
 }
 
@@ -187,7 +195,20 @@ func (s *Server) watchLocked() {
 		patience = s.cfg.Idle
 	}
 	if s.control == nil && patience > 0 {
-		s.alone = time.AfterFunc(patience, s.Quit)
+		s.alone = time.AfterFunc(patience, s.lonely)
+	}
+}
+
+// lastCall is how long a cell that has been alone for too long hears those who have come meanwhile: the
+// process may have been stopped all the time.
+const lastCall = time.Second
+
+// lonely ends the cell in a moment, unless a daemon is there by then.
+func (s *Server) lonely() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control == nil {
+		s.alone = time.AfterFunc(lastCall, s.Quit)
 	}
 }
 
@@ -213,14 +234,15 @@ func (c *session) finish() {
 }
 
 // serveControl does what one daemon asks for. One that connects takes the place of
-// the one before.
-func (s *Server) serveControl(conn *wire.Conn) {
+// the one before; there is called then.
+func (s *Server) serveControl(conn *wire.Conn, there func()) {
 	c := &session{Conn: conn, over: make(chan struct{})}
 	s.mu.Lock()
 	former := s.control
 	s.control, s.pins = c, make(map[uint64]int)
 	s.watchLocked()
 	s.mu.Unlock()
+	there()
 	if former != nil {
 		former.finish()
 	}

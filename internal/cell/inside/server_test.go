@@ -1,6 +1,8 @@
 package inside
 
 import (
+	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,19 +18,7 @@ import (
 // with what it has, and hears the daemon when it has one.
 func TestNoDescriptorForADaemon(t *testing.T) {
 	s := newServer(t)
-	dir, err := os.MkdirTemp("", "cell") // the name of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	name := &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"}
-	if s.cfg.Listener, err = net.ListenUnix("unix", name); err != nil {
-		t.Fatal(err)
-	}
-	c, err := net.DialUnix("unix", nil, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := listening(t, s)()
 	restore := noDescriptors(t)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
@@ -52,6 +42,104 @@ func TestNoDescriptorForADaemon(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
+}
+
+// listening has a cell listen, and returns what connects to it.
+func listening(t *testing.T, s *Server) (dial func() *net.UnixConn) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cell") // the name of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	name := &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"}
+	if s.cfg.Listener, err = net.ListenUnix("unix", name); err != nil {
+		t.Fatal(err)
+	}
+	return func() *net.UnixConn {
+		c, err := net.DialUnix("unix", nil, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+}
+
+// TestDaemonsHaveTheirOrder: a daemon that has come later is not put out by one that came before and is
+// only heard now, as several are that have come and gone while the process was stopped.
+func TestDaemonsHaveTheirOrder(t *testing.T) {
+	s := newServer(t)
+	dial := listening(t, s)
+	first, last := dial(), dial()
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	d := greeted(t, last)
+	if _, err := last.Write(wire.Opening(wire.Control)); err != nil {
+		t.Fatal(err)
+	}
+	d.ask(wire.OpHello, wire.Hello{Cell: "a"})
+	time.Sleep(10 * time.Millisecond) // in which it would be heard
+	if _, err := first.Write(wire.Opening(wire.Control)); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.CloseWrite(); err != nil { // as one that has ended
+		t.Fatal(err)
+	}
+	if m := d.answer(); m.Err != nil {
+		t.Error(m.Err)
+	}
+	// The other one is put out, and this one is not.
+	first.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := first.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the first one hears %v", err)
+	}
+	d.ask(wire.OpHello, wire.Hello{Cell: "a"})
+	if m := d.answer(); m.Err != nil {
+		t.Error(m.Err)
+	}
+	last.Close()
+	s.Quit()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLastCall: a cell that was alone for too long hears a daemon that has come meanwhile: its process may
+// have been stopped. If there is none it ends.
+func TestLastCall(t *testing.T) {
+	s := newServer(t)
+	dial := listening(t, s)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	c := dial()
+	s.lonely()
+	if _, err := c.Write(wire.Opening(wire.Control)); err != nil {
+		t.Fatal(err)
+	}
+	d := greeted(t, c)
+	for range 2 {
+		d.ask(wire.OpHello, wire.Hello{Cell: "a"})
+		if m := d.answer(); m.Err != nil {
+			t.Error(m.Err)
+		}
+		time.Sleep(lastCall * 3 / 2)
+	}
+	c.Close()
+	for s.attended() {
+		time.Sleep(time.Millisecond)
+	}
+	s.lonely()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// attended reports whether a daemon is there.
+func (s *Server) attended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.control != nil
 }
 
 // noDescriptors takes this process the right to more descriptors than it has, until restore

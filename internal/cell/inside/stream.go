@@ -39,8 +39,8 @@ type stream struct {
 }
 
 // serveStreams carries a daemon's connections until it is gone. One that connects takes
-// the place of the one before.
-func (s *Server) serveStreams(c *net.UnixConn) {
+// the place of the one before; there is called then.
+func (s *Server) serveStreams(c *net.UnixConn, there func()) {
 	link, err := wire.NewLink(c)
 	if err != nil {
 		c.Close()
@@ -51,6 +51,7 @@ func (s *Server) serveStreams(c *net.UnixConn) {
 	former := s.streams
 	s.streams = all
 	s.mu.Unlock()
+	there()
 	if former != nil {
 		former.link.Close()
 	}
