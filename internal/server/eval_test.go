@@ -123,7 +123,7 @@ func TestEvalAllRefuses(t *testing.T) {
 // short is a domain in which some sandboxes fail in their own ways.
 type short struct{ *servertest.Fake }
 
-func (s short) Eval(ctx context.Context, id, code string, timeout time.Duration) (*sandbox.EvalResult, error) {
+func (s short) Evaluate(ctx context.Context, id string, e *sandbox.Evaluation) (*sandbox.EvalResult, error) {
 	switch id {
 	case "full":
 		return nil, &sandbox.Error{Code: sandbox.CapacityExceeded, Message: "no memory", Hint: "end others",
@@ -133,7 +133,7 @@ func (s short) Eval(ctx context.Context, id, code string, timeout time.Duration)
 	case "garbled":
 		return &sandbox.EvalResult{Value: json.RawMessage("{")}, nil
 	}
-	return s.Fake.Eval(ctx, id, code, timeout)
+	return s.Fake.Evaluate(ctx, id, e)
 }
 
 // TestEvalAllFailsByItself: one that fails says what it would have said alone, and the others
