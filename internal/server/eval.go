@@ -147,6 +147,8 @@ func checkBoxes(field string, ids []string) error {
 		switch {
 		case id == "":
 			return invalid("", "%s: required", item(field, i))
+		case len(id) > maxID:
+			return invalid("", "%s: no id is longer than %d bytes, as %s is", item(field, i), maxID, quote(id))
 		case seen[id]:
 			return invalid("name each once", "%s: %s is there already", item(field, i), quote(id))
 		}
