@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -119,16 +121,49 @@ func (c *Client) Interrupt(ctx context.Context, name string) error {
 	return err
 }
 
+// Evaluation is an EvalRequest as guests are sent it. It may be sent to many of them, once to each: what is in it is encoded
+// once, and in memory once.
+type Evaluation struct {
+	id    uint64 // names it in a guest
+	frame []byte
+	limit int // of stdout and of stderr
+}
+
+// Encode checks a request. Its runtime and its timeout are not part of what guests are sent.
+func (r EvalRequest) Encode() (*Evaluation, error) {
+	if !utf8.ValidString(r.Code) {
+		return nil, wire.Errorf(wire.CodeBadRequest, "code", "the code is not UTF-8")
+	}
+	if r.MaxOutput < 0 || r.MaxValue < 0 || r.MaxRepr < 0 {
+		return nil, wire.Errorf(wire.CodeBadRequest, "max_output", "limits must not be negative")
+	}
+	id := rand.Uint64()>>12 + 1 // small enough for a JSON reader that uses doubles
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false) // which would make code much longer
+	if err := enc.Encode(wire.EvalRequest{ID: id, Code: r.Code, MaxOutput: r.MaxOutput, MaxValue: r.MaxValue, MaxRepr: r.MaxRepr}); err != nil {
+		return nil, err
+	}
+	payload := buf.Bytes()
+	if len(payload) > wire.MaxFrame {
+		return nil, wire.Errorf(wire.CodeTooLong, "code", "the code is %d bytes long as JSON, over %d", len(payload), wire.MaxFrame)
+	}
+	return &Evaluation{id, wire.AppendFrame(nil, wire.TypeEval, payload), cmp.Or(r.MaxOutput, defaultOutput)}, nil
+}
+
 // Eval evaluates code in a runtime. Evaluations of one runtime take turns. When the context ends first, the evaluation is
 // interrupted and Eval returns at once.
 func (c *Client) Eval(ctx context.Context, req EvalRequest) (*EvalResult, error) {
-	if !utf8.ValidString(req.Code) {
-		return nil, wire.Errorf(wire.CodeBadRequest, "code", "the code is not UTF-8")
+	eval, err := req.Encode()
+	if err != nil {
+		return nil, err
 	}
-	if req.MaxOutput < 0 || req.MaxValue < 0 || req.MaxRepr < 0 {
-		return nil, wire.Errorf(wire.CodeBadRequest, "max_output", "limits must not be negative")
-	}
-	e, err := c.evaluator(ctx, req.Runtime)
+	return c.Evaluate(ctx, req.Runtime, eval, req.Timeout)
+}
+
+// Evaluate is Eval for code that is encoded already.
+func (c *Client) Evaluate(ctx context.Context, runtime string, eval *Evaluation, timeout time.Duration) (*EvalResult, error) {
+	e, err := c.evaluator(ctx, runtime)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +173,7 @@ func (c *Client) Eval(ctx context.Context, req EvalRequest) (*EvalResult, error)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	result, err := c.evaluate(ctx, e, req)
+	result, err := c.evaluate(ctx, e, eval, timeout)
 	if err != nil {
 		if _, keep := errors.AsType[*TimeoutError](err); !keep {
 			e.disconnect()
@@ -170,21 +205,18 @@ func (c *Client) evaluator(ctx context.Context, name string) (*evaluator, error)
 }
 
 // evaluate runs one evaluation. Precondition: it is the caller's turn.
-func (c *Client) evaluate(ctx context.Context, e *evaluator, req EvalRequest) (*EvalResult, error) {
+func (c *Client) evaluate(ctx context.Context, e *evaluator, eval *Evaluation, timeout time.Duration) (*EvalResult, error) {
 	conn, err := e.connection(ctx, c)
 	if err != nil {
 		return nil, c.recover(ctx, e, err)
 	}
-	id := rand.Uint64()>>12 + 1 // small enough for a JSON reader that uses doubles
 	stop := context.AfterFunc(ctx, func() {
 		conn.conn.Close()
-		c.abandon(e, id)
+		c.abandon(e, eval.id)
 	})
 	defer stop()
-	guard := c.guard(e, id, req.Timeout)
-	result, err := conn.evaluate(ctx, wire.EvalRequest{
-		ID: id, Code: req.Code, MaxOutput: req.MaxOutput, MaxValue: req.MaxValue, MaxRepr: req.MaxRepr,
-	})
+	guard := c.guard(e, eval.id, timeout)
+	result, err := conn.evaluate(ctx, eval)
 	if err != nil && ctx.Err() != nil {
 		close(guard.over)
 		return nil, context.Cause(ctx)
@@ -192,7 +224,7 @@ func (c *Client) evaluate(ctx context.Context, e *evaluator, req EvalRequest) (*
 	timedOut, killed := guard.end()
 	switch {
 	case err == nil && timedOut && result.Error != nil && result.Error.Interrupted:
-		return result, &TimeoutError{req.Timeout, result}
+		return result, &TimeoutError{timeout, result}
 	case err == nil:
 		return result, nil
 	case killed != nil:
@@ -362,14 +394,10 @@ func (e *evaluator) learn(info wire.RuntimeInfo) {
 }
 
 // evaluate sends a request and collects its answer.
-func (c *call) evaluate(ctx context.Context, req wire.EvalRequest) (*EvalResult, error) {
+func (c *call) evaluate(ctx context.Context, eval *Evaluation) (*EvalResult, error) {
 	c.ctx = ctx
-	if err := c.out.JSON(wire.TypeEval, req); err != nil {
+	if _, err := c.conn.Write(eval.frame); err != nil {
 		return nil, lost(ctx, err)
-	}
-	limit := req.MaxOutput
-	if limit == 0 {
-		limit = defaultOutput
 	}
 	result := new(EvalResult)
 	for {
@@ -383,14 +411,14 @@ func (c *call) evaluate(ctx context.Context, req wire.EvalRequest) (*EvalResult,
 		case wire.TypeStderr:
 			result.Stderr = append(result.Stderr, payload...)
 		case wire.TypeResult:
-			if result.EvalResult, err = decode[wire.EvalResult](payload); err == nil && result.ID != req.ID {
+			if result.EvalResult, err = decode[wire.EvalResult](payload); err == nil && result.ID != eval.id {
 				err = c.unexpected(kind)
 			}
 			return result, err
 		default:
 			return nil, c.unexpected(kind)
 		}
-		if len(result.Stdout) > limit || len(result.Stderr) > limit {
+		if len(result.Stdout) > eval.limit || len(result.Stderr) > eval.limit {
 			return nil, fmt.Errorf("%w: the runtime sent more output than was asked for", ErrLost)
 		}
 	}

@@ -120,10 +120,36 @@ func (c *Command) request() wire.ExecRequest {
 	return req
 }
 
+// Evaluation is code that is to be evaluated, once in each of any number of sandboxes.
+type Evaluation struct {
+	Code    string
+	Timeout time.Duration // zero: none
+
+	encoded *agent.Evaluation
+}
+
+// NewEvaluation checks code, and encodes it for all sandboxes that it is for.
+func NewEvaluation(code string, timeout time.Duration) (*Evaluation, error) {
+	encoded, err := agent.EvalRequest{Code: code}.Encode()
+	if err != nil {
+		return nil, fail(InvalidArgument, "", "%s", err)
+	}
+	return &Evaluation{code, timeout, encoded}, nil
+}
+
 // Eval evaluates code in the sandbox's warm runtime, where state is kept from
 // one evaluation to the next. An exception is a result; running into the
 // timeout is one too, with the state kept.
 func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Duration) (*EvalResult, error) {
+	e, err := NewEvaluation(code, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return m.Evaluate(ctx, id, e)
+}
+
+// Evaluate is Eval for code that is evaluated in many sandboxes.
+func (m *Manager) Evaluate(ctx context.Context, id string, e *Evaluation) (*EvalResult, error) {
 	b, done, err := m.engage(ctx, id)
 	if err != nil {
 		return nil, err
@@ -135,10 +161,10 @@ func (m *Manager) Eval(ctx context.Context, id, code string, timeout time.Durati
 	if b.manifest.Runtime == "" {
 		return nil, fail(NoRuntime, "use exec, or fork a snapshot with a runtime", "snapshot %q has no warm runtime", b.tag)
 	}
-	ctx, stop := b.within(ctx, timeout)
+	ctx, stop := b.within(ctx, e.Timeout)
 	defer stop()
-	r, err := atOnce(ctx, b, patient(timeout), func(ctx context.Context) (*agent.EvalResult, error) {
-		return b.agent.Eval(ctx, agent.EvalRequest{Runtime: b.manifest.Runtime, Code: code, Timeout: timeout})
+	r, err := atOnce(ctx, b, patient(e.Timeout), func(ctx context.Context) (*agent.EvalResult, error) {
+		return b.agent.Evaluate(ctx, b.manifest.Runtime, e.encoded, e.Timeout)
 	})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
 		r, err = t.Result, nil

@@ -10,19 +10,20 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/api"
+	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
 // EvalSandbox evaluates code in the warm runtime.
 func (s *Server) EvalSandbox(w http.ResponseWriter, r *http.Request, id api.ID) {
 	var req api.EvalRequest
 	_, err := readJSON(w, r, maxEvalBody, &req)
-	var timeout time.Duration
+	var eval *sandbox.Evaluation
 	if err == nil {
-		timeout, err = checkEval(req.Code, req.TimeoutSecs)
+		eval, err = evaluation(req.Code, req.TimeoutSecs)
 	}
 	var res *api.EvalResult
 	if err == nil {
-		res, err = s.eval(r.Context(), id, req.Code, timeout)
+		res, err = s.eval(r.Context(), id, eval)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -31,19 +32,22 @@ func (s *Server) EvalSandbox(w http.ResponseWriter, r *http.Request, id api.ID) 
 	writeJSON(w, http.StatusOK, res)
 }
 
-// checkEval checks what is to be evaluated, and returns its time limit.
-func checkEval(code string, timeoutSecs *float64) (time.Duration, error) {
+// evaluation checks what is to be evaluated.
+func evaluation(code string, timeoutSecs *float64) (*sandbox.Evaluation, error) {
 	timeout, err := seconds("timeout_secs", timeoutSecs)
 	if code == "" {
 		err = errors.Join(invalid("", "code: required"), err)
 	}
-	return timeout, err
+	if err != nil {
+		return nil, err
+	}
+	return sandbox.NewEvaluation(code, timeout)
 }
 
 // eval evaluates code in one sandbox, and observes how long it took.
-func (s *Server) eval(ctx context.Context, id, code string, timeout time.Duration) (*api.EvalResult, error) {
+func (s *Server) eval(ctx context.Context, id string, eval *sandbox.Evaluation) (*api.EvalResult, error) {
 	start := time.Now()
-	res, err := s.m.Eval(ctx, id, code, timeout)
+	res, err := s.m.Evaluate(ctx, id, eval)
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +61,12 @@ func (s *Server) eval(ctx context.Context, id, code string, timeout time.Duratio
 func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 	var req api.EvalAllRequest
 	_, err := readJSON(w, r, maxEvalBody, &req)
-	var timeout time.Duration
 	if err == nil {
-		timeout, err = checkEval(req.Code, req.TimeoutSecs)
-		err = errors.Join(checkBoxes("sandboxes", req.Sandboxes), err)
+		err = checkBoxes("sandboxes", req.Sandboxes)
+	}
+	var eval *sandbox.Evaluation
+	if err == nil {
+		eval, err = evaluation(req.Code, req.TimeoutSecs)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -75,7 +81,7 @@ func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 	var wg sync.WaitGroup
 	for i, id := range req.Sandboxes {
 		wg.Go(func() {
-			answer := s.answer(ctx, id, req.Code, timeout)
+			answer := s.answer(ctx, id, eval)
 			if err := events.send(answer); err != nil && ctx.Err() == nil { // what the sandbox has sent is not JSON
 				answer = api.EvalAnswer{SandboxID: id, Error: &api.Error{Code: api.ErrorCodeInternal, Error: "encoding the answer: " + err.Error()}}
 				events.send(answer)
@@ -97,7 +103,7 @@ const gatherTime = 8 * time.Millisecond
 
 // answer is what one of many sandboxes has to say. Nobody else is to hear of it if that ends
 // in a panic, which a request of its own would have reported, and survived, too.
-func (s *Server) answer(ctx context.Context, id, code string, timeout time.Duration) (answer api.EvalAnswer) {
+func (s *Server) answer(ctx context.Context, id string, eval *sandbox.Evaluation) (answer api.EvalAnswer) {
 	answer.SandboxID = id
 	defer func() {
 		if e := recover(); e != nil {
@@ -105,7 +111,7 @@ func (s *Server) answer(ctx context.Context, id, code string, timeout time.Durat
 			answer.Error = &api.Error{Code: api.ErrorCodeInternal, Error: fmt.Sprint("a fault of forkd: ", e)}
 		}
 	}()
-	res, err := s.eval(ctx, id, code, timeout)
+	res, err := s.eval(ctx, id, eval)
 	if err != nil {
 		answer.Error = describe(ctx, err)
 	}
@@ -141,6 +147,8 @@ func checkBoxes(field string, ids []string) error {
 		switch {
 		case id == "":
 			return invalid("", "%s: required", item(field, i))
+		case len(id) > maxID:
+			return invalid("", "%s: no id is longer than %d bytes, as %s is", item(field, i), maxID, quote(id))
 		case seen[id]:
 			return invalid("name each once", "%s: %s is there already", item(field, i), quote(id))
 		}

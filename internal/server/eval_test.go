@@ -88,9 +88,9 @@ func TestEvalAll(t *testing.T) {
 }
 
 func TestEvalAllRefuses(t *testing.T) {
-	most := loadSpec(t).Components.Schemas["EvalAllRequest"].Value.Properties["sandboxes"].Value.MaxItems
-	if most == nil || *most != maxEvals {
-		t.Errorf("the spec allows %v sandboxes, the code %d", most, maxEvals)
+	list := loadSpec(t).Components.Schemas["EvalAllRequest"].Value.Properties["sandboxes"].Value
+	if *list.MaxItems != maxEvals || *list.Items.Value.MaxLength != maxID {
+		t.Errorf("the spec allows %d sandboxes with ids of %d, the code %d and %d", *list.MaxItems, *list.Items.Value.MaxLength, maxEvals, maxID)
 	}
 	s := newSite(t, "")
 	id := s.fork(t)
@@ -105,6 +105,7 @@ func TestEvalAllRefuses(t *testing.T) {
 		"too many":       {evalBody(t, "sleep", many...), "sandboxes: must be 1 to 1000, not 1001"},
 		"one twice":      {evalBody(t, "sleep", id, "x", id), `sandboxes[2]: "` + id + `" is there already`},
 		"no id":          {evalBody(t, "sleep", id, ""), "sandboxes[1]: required"},
+		"a long id":      {evalBody(t, "sleep", id, strings.Repeat("x", maxID+1)), "sandboxes[1]: no id is longer than 64 bytes"},
 		"no code":        {evalBody(t, "", id), "code: required"},
 		"no time":        {`{"sandboxes":["` + id + `"],"code":"sleep","timeout_secs":0}`, "timeout_secs: must be over 0"},
 		"not a list":     {`{"sandboxes":"` + id + `","code":"sleep"}`, "sandboxes: must be"},
@@ -123,7 +124,7 @@ func TestEvalAllRefuses(t *testing.T) {
 // short is a domain in which some sandboxes fail in their own ways.
 type short struct{ *servertest.Fake }
 
-func (s short) Eval(ctx context.Context, id, code string, timeout time.Duration) (*sandbox.EvalResult, error) {
+func (s short) Evaluate(ctx context.Context, id string, e *sandbox.Evaluation) (*sandbox.EvalResult, error) {
 	switch id {
 	case "full":
 		return nil, &sandbox.Error{Code: sandbox.CapacityExceeded, Message: "no memory", Hint: "end others",
@@ -133,7 +134,7 @@ func (s short) Eval(ctx context.Context, id, code string, timeout time.Duration)
 	case "garbled":
 		return &sandbox.EvalResult{Value: json.RawMessage("{")}, nil
 	}
-	return s.Fake.Eval(ctx, id, code, timeout)
+	return s.Fake.Evaluate(ctx, id, e)
 }
 
 // TestEvalAllFailsByItself: one that fails says what it would have said alone, and the others

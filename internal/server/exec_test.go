@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -381,7 +382,7 @@ func FuzzStreamInput(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{`{"tag":"a","n":1}`, `{"args":["a"],"env":{"a":"b"},"timeout_secs":1e3}`, `{"n":1e999}`, `{"cpus":0.5,"pids_limit":1,"idle_timeout_secs":1}`, `[`, `{"setup":[["a"]]}`} {
+	for _, seed := range []string{`{"tag":"a","n":1}`, `{"args":["a"],"env":{"a":"b"},"timeout_secs":1e3}`, `{"n":1e999}`, `{"cpus":0.5,"pids_limit":1,"idle_timeout_secs":1}`, `[`, `{"setup":[["a"]]}`, `{"sandboxes":["a","b"],"code":"1"}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -395,6 +396,12 @@ func FuzzDecode(f *testing.F) {
 		if decodeJSON(body, &run) == nil {
 			if cmd, err := command(&run, 1); err == nil && (len(cmd.Args) == 0 || cmd.Timeout < 0) {
 				t.Errorf("%q became %+v", body, cmd)
+			}
+		}
+		var all api.EvalAllRequest
+		if decodeJSON(body, &all) == nil && checkBoxes("sandboxes", all.Sandboxes) == nil {
+			if n := len(slices.Compact(slices.Sorted(slices.Values(all.Sandboxes)))); n != len(all.Sandboxes) || n < 1 || n > maxEvals {
+				t.Errorf("%q names %d sandboxes", body, n)
 			}
 		}
 		var snap api.SnapshotRequest

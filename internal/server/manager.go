@@ -65,7 +65,7 @@ type Manager interface {
 	User(ctx context.Context, id, name string) (*sandbox.User, error)
 
 	Exec(ctx context.Context, id string, cmd sandbox.Command) (*sandbox.CommandResult, error)
-	Eval(ctx context.Context, id, code string, timeout time.Duration) (*sandbox.EvalResult, error)
+	Evaluate(ctx context.Context, id string, e *sandbox.Evaluation) (*sandbox.EvalResult, error)
 	Ping(ctx context.Context, id string) (*sandbox.PingResult, error)
 	Interrupt(ctx context.Context, id string) error
 

@@ -22,6 +22,7 @@ import (
 const (
 	maxFork         = 1000 // children of one request
 	maxEvals        = 1000 // sandboxes of one request
+	maxID           = 64   // bytes of an id in a list of them
 	maxSmallBody    = 64 << 10
 	maxSnapshotBody = 1 << 20
 	maxEvalBody     = 8 << 20

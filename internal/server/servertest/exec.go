@@ -87,6 +87,11 @@ func (l *limited) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// Evaluate is Eval.
+func (f *Fake) Evaluate(ctx context.Context, id string, e *sandbox.Evaluation) (*sandbox.EvalResult, error) {
+	return f.Eval(ctx, id, e.Code, e.Timeout)
+}
+
 // Eval looks the code up. "sleep" lasts until it is interrupted or cancelled.
 func (f *Fake) Eval(ctx context.Context, id, code string, timeout time.Duration) (*sandbox.EvalResult, error) {
 	b, err := f.box(id)
