@@ -53,9 +53,9 @@ class EvalOutcome:
         return self.value
 
 
-def id_of(sandbox: Any) -> str:
+def id_of(sandbox: Union[str, SandboxInfo, HasId]) -> str:
     """Return the id of a sandbox, which may be its id or a record already."""
-    found = sandbox.get("id") if isinstance(sandbox, Mapping) else getattr(sandbox, "id", sandbox)
+    found: Any = sandbox.get("id") if isinstance(sandbox, dict) else getattr(sandbox, "id", sandbox)
     if not isinstance(found, str):
         raise TypeError(f"a sandbox must be a Sandbox, a record of one or an id, not {type(sandbox).__name__}")
     return found
