@@ -17,7 +17,6 @@ names the next term to try. It stands for any work whose next step is a choice.
 
 import argparse
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from forkd import Sandbox
@@ -28,6 +27,7 @@ LIFETIME = 900
 # What the sandbox knows and does. It runs there, not here.
 SETUP = '''
 import numpy
+import socket
 
 def read_data():
     """The measurements, from the file."""
@@ -51,8 +51,9 @@ checksum = int(numpy.bitwise_xor.reduce(table))
 x, y = read_data()
 thought = []  # the terms that were chosen so far
 
-def follow(hint):
-    """Add a term, fit, and keep notes. Returns the error that is left."""
+def follow(hints):
+    """Add the term for this machine, fit, and keep notes. Returns the error that is left."""
+    hint = hints[socket.gethostname()]  # which is the id of the sandbox
     assert int(numpy.bitwise_xor.reduce(table)) == checksum, "the table has changed"
     thought.append(hint)
     columns = numpy.array([TERMS[name](x) for name in thought]).T
@@ -88,7 +89,7 @@ def prepare(box: Sandbox) -> None:
     print(f"prepared {box.id} in {ms(started)}: a data file, notes, functions, a table of 50 MiB")
 
 
-def expand(box: Sandbox, hints: "list[str]", pool: ThreadPoolExecutor) -> "list[tuple[float, str, Sandbox]]":
+def expand(box: Sandbox, hints: "list[str]") -> "list[tuple[float, str, Sandbox]]":
     """Fork one continuation per hint and return them, the best first."""
     started = time.monotonic()
     children = box.fork(len(hints), timeout=LIFETIME)
@@ -96,7 +97,8 @@ def expand(box: Sandbox, hints: "list[str]", pool: ThreadPoolExecutor) -> "list[
     with ExitStack() as undo:
         for child in children:
             undo.callback(child.kill)
-        errors = list(pool.map(lambda pair: pair[0].eval(f"follow({pair[1]!r})"), zip(children, hints)))
+        chosen = {child.id: hint for child, hint in zip(children, hints)}
+        errors = [outcome.get() for outcome in box.controller.eval_each(children, f"follow({chosen})")]
         undo.pop_all()
     print(f"  {len(children)} continuations forked from {box.id} in {forked}, all answered after {ms(started)}")
     return sorted(zip(errors, hints, children), key=lambda each: each[0])
@@ -106,22 +108,21 @@ def search(root: Sandbox, goal: float, most: int) -> Sandbox:
     """Go on from the best continuation until the error is small."""
     here = root
     hints = root.eval("list(TERMS)")
-    with ThreadPoolExecutor(len(hints)) as pool:
-        for step in range(1, most + 1):
-            print(f"step {step}:")
-            ranked = expand(here, hints, pool)
-            for error, hint, child in ranked:
-                private = child.info()["private_kib"] / 1024
-                print(f"    {error:8.4f}  {hint:<12} {child.id}, {private:.1f} MiB of its own")
-            (error, hint, best), others = ranked[0], ranked[1:]
-            for _, _, child in others:
-                child.kill()
-            if here is not root:
-                here.kill()
-            here, hints = best, [h for h in hints if h != hint]
-            print(f"  goes on with {hint!r}")
-            if error <= goal or not hints:
-                break
+    for step in range(1, most + 1):
+        print(f"step {step}:")
+        ranked = expand(here, hints)
+        for error, hint, child in ranked:
+            private = child.info()["private_kib"] / 1024
+            print(f"    {error:8.4f}  {hint:<12} {child.id}, {private:.1f} MiB of its own")
+        (error, hint, best), others = ranked[0], ranked[1:]
+        for _, _, child in others:
+            child.kill()
+        if here is not root:
+            here.kill()
+        here, hints = best, [h for h in hints if h != hint]
+        print(f"  goes on with {hint!r}")
+        if error <= goal or not hints:
+            break
     return here
 
 

@@ -207,6 +207,16 @@ function failure(err) {
 	};
 }
 
+function outcome(got) {
+	const told = { id: got.sandboxId, isRepr: got.value instanceof forkd.Repr, error: null };
+	try {
+		const value = got.get();
+		return { ...told, value: told.isRepr ? String(value) : value };
+	} catch (err) {
+		return { ...told, value: got.value, error: failure(err) };
+	}
+}
+
 async function* inPieces(bytes) {
 	for (let at = 0; at < bytes.length; at += 50_000) yield bytes.subarray(at, at + 50_000);
 }
@@ -276,6 +286,20 @@ const VERBS = {
 		const got = await box.eval(code, options(args));
 		return got instanceof forkd.Repr ? { value: String(got), isRepr: true } : { value: got, isRepr: false };
 	},
+	/** Returns the outcomes as they come. */
+	async eval_all(_, { sandboxes, code, stop_after, ...args }, test) {
+		const came = [];
+		for await (const [sandbox, got] of test.controller.evalAll(sandboxes, code, options(args))) {
+			if (!sandboxes.includes(sandbox) || (sandbox.id ?? sandbox) !== got.sandboxId) {
+				throw new Mismatch(`${short(sandbox)} has the outcome ${short(got)}`);
+			}
+			came.push(outcome(got));
+			if (came.length === stop_after) break;
+		}
+		return came;
+	},
+	eval_each: async (_, { sandboxes, code, ...args }, test) =>
+		(await test.controller.evalEach(sandboxes, code, options(args))).map(outcome),
 	async run_code(box, { code, ...args }) {
 		const told = [];
 		const got = await box.runCode(code, {

@@ -353,6 +353,38 @@ class Case:
         got = await value(box.eval(code, **options))
         return {"value": str(got) if isinstance(got, forkd.Repr) else got, "is_repr": isinstance(got, forkd.Repr)}
 
+    async def do_eval_all(self, box, sandboxes, code, within=None, stop_after=None, **options):
+        """Return the outcomes as they come."""
+        controller = self.controller if within is None else self.controller.within(within)
+        came = []
+
+        def enough(sandbox, outcome):
+            if not any(sandbox is each for each in sandboxes) or getattr(sandbox, "id", sandbox) != outcome.sandbox_id:
+                raise Mismatch(f"{sandbox!r} has the outcome {outcome!r}")
+            came.append(self.outcome(outcome))
+            return len(came) == stop_after
+
+        if self.face == "async":
+            async for sandbox, outcome in controller.eval_all(sandboxes, code, **options):
+                if enough(sandbox, outcome):
+                    break
+        else:
+            for sandbox, outcome in controller.eval_all(sandboxes, code, **options):
+                if enough(sandbox, outcome):
+                    break
+        return came
+
+    async def do_eval_each(self, box, sandboxes, code, within=None, **options):
+        controller = self.controller if within is None else self.controller.within(within)
+        return [self.outcome(each) for each in await value(controller.eval_each(sandboxes, code, **options))]
+
+    def outcome(self, got):
+        told = {"id": got.sandbox_id, "is_repr": isinstance(got.value, forkd.Repr), "error": None}
+        try:
+            return {**told, "value": got.get()}
+        except forkd.ForkdError as err:
+            return {**told, "value": got.value, "error": self.failure(err)}
+
     async def do_run_code(self, box, code, within=None, **options):
         told = []
         box = box if within is None else box.within(within)

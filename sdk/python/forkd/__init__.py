@@ -13,7 +13,7 @@ url argument, or FORKD_URL, or the Unix socket in FORKD_HOME, or that of this
 user's daemon, or http://127.0.0.1:8889; with the token argument or FORKD_TOKEN.
 """
 
-from ._code import AsyncContexts, Execution, Repr, Result
+from ._code import AsyncContexts, Execution, Result
 from ._commands import AsyncCommands, AsyncProcess, ProcessInfo, PtySize
 from ._controller import AsyncController
 from ._errors import (
@@ -34,6 +34,7 @@ from ._errors import (
     NoSpaceError,
     NotBootableError,
     NotFoundError,
+    PartialEvalError,
     PartialSpawnError,
     PausedError,
     PortClosedError,
@@ -44,6 +45,7 @@ from ._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from ._evals import EvalOutcome, Repr
 from ._files import AsyncFiles, AsyncWatch, Change, FileInfo
 from ._opening import Opening
 from ._output import CommandResult
@@ -95,6 +97,7 @@ __all__ = [
     "DeadlineError",
     "EvalAnswer",
     "EvalError",
+    "EvalOutcome",
     "EvalTimeout",
     "ExecAnswer",
     "Execution",
@@ -114,6 +117,7 @@ __all__ = [
     "NotBootableError",
     "NotFoundError",
     "Opening",
+    "PartialEvalError",
     "PartialSpawnError",
     "PausedError",
     "Ping",

@@ -6,26 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ._controller import box_route, given
-from ._errors import EvalError, EvalTimeout
+from ._errors import EvalError
+from ._evals import eval_error, value_of
 from ._output import OnOutput, notify
 from ._records import CodeContext
 from ._transport import Answer, Transport, cut_off
 
 OnResult = Optional[Callable[["Result"], Any]]
-
-
-class Repr(str):
-    """The text of a value that JSON cannot carry, as the runtime prints it.
-
-    truncated tells that these are only the first characters of a longer text.
-    """
-
-    truncated: bool
-
-    def __new__(cls, text: str, truncated: bool = False) -> "Repr":
-        self = super().__new__(cls, text)
-        self.truncated = truncated
-        return self
 
 
 @dataclass(frozen=True)
@@ -142,12 +129,7 @@ class AsyncContexts:
 
 async def evaluate(transport: Transport, id: str, code: str, timeout: Optional[float]) -> Any:
     """Evaluate code in the warm runtime and return its value."""
-    answer = await transport.call("POST", box_route(id, "eval"), given(code=code, timeout_secs=timeout))
-    if answer["error"] is not None:
-        raise _eval_error(answer["error"])
-    if "value" in answer:
-        return answer["value"]
-    return None if answer["result"] is None else Repr(answer["result"], answer.get("result_truncated", False))
+    return value_of(await transport.call("POST", box_route(id, "eval"), given(code=code, timeout_secs=timeout)))
 
 
 async def run_code(
@@ -182,14 +164,6 @@ async def _follow(answer: Answer, on_stdout: OnOutput, on_stderr: OnOutput, on_r
             await notify(on_result, results[-1])
         elif "end" in event:
             end = event["end"]
-            error = None if end["error"] is None else _eval_error(end["error"])
+            error = None if end["error"] is None else eval_error(end["error"])
             return Execution("".join(out), "".join(err), results, error, end["count"], end["context_lost"])
     raise cut_off()
-
-
-def _eval_error(record: Mapping[str, str]) -> EvalError:
-    kind, message, trace = record["type"], record["message"], record["traceback"]
-    # The daemon tells of the limit in place of the interrupt, which the traceback ends with.
-    # An exception of the code itself stands in its own traceback.
-    limit = kind == "TimeoutError" and message and f"{kind}: {message}" not in trace
-    return (EvalTimeout if limit else EvalError)(kind, message, trace)

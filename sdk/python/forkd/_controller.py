@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Type, TypeVar, Union, cast
+from typing import (
+    IO,
+    TYPE_CHECKING,
+    Any,
+    AsyncIterator,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    cast,
+)
 from urllib.parse import quote, urlencode
 
 from ._aio import AsyncIO
 from ._data import AsyncData
 from ._errors import DeadlineError, NotBootableError, PartialSpawnError
+from ._evals import EvalOutcome, S, eval_all, id_of, listed
 from ._io import IO as World
 from ._records import (
     EvalAnswer,
@@ -443,6 +461,30 @@ class AsyncController:
     async def eval_code(self, id: str, code: str, timeout_secs: Optional[float] = None) -> EvalAnswer:
         """Evaluate code in the warm runtime: {"result", "value", "error", …}."""
         return await self.transport.call("POST", box_route(id, "eval"), given(code=code, timeout_secs=timeout_secs))
+
+    def eval_all(
+        self, sandboxes: Iterable[S], code: str, timeout: Optional[float] = None
+    ) -> AsyncIterator[Tuple[S, EvalOutcome]]:
+        """Evaluate the same code in many sandboxes at once; yield (sandbox, outcome) as they answer.
+
+        Sandboxes are given, and yielded, as objects, records or ids, 1 to 1000 different
+        ones. timeout counts in each. A failure in one is in its outcome and nothing to
+        the others; if the daemon stops answering, PartialEvalError names those that have
+        not. It begins with the first step of the iteration, and whoever stops iterating
+        interrupts the evaluations that still run.
+        """
+        boxes = listed(sandboxes)
+        body = given(sandboxes=[id_of(box) for box in boxes], code=code, timeout_secs=timeout)
+        return eval_all(self.transport, route("eval"), boxes, body)
+
+    async def eval_each(self, sandboxes: Iterable[S], code: str, timeout: Optional[float] = None) -> List[EvalOutcome]:
+        """Evaluate the same code in many sandboxes at once, and return their outcomes, in their order.
+
+        See eval_all, which does not wait for all.
+        """
+        boxes = listed(sandboxes)
+        outcomes = {outcome.sandbox_id: outcome async for _, outcome in self.eval_all(boxes, code, timeout)}
+        return [outcomes[id_of(box)] for box in boxes]
 
     async def interrupt_sandbox(self, id: str) -> None:
         """Interrupt the evaluation that runs in a sandbox."""

@@ -169,6 +169,20 @@ class ConnectError(UnavailableError, ConnectionError):
         )
 
 
+class PartialEvalError(UnavailableError):
+    """The daemon stopped answering before all sandboxes had.
+
+    missing lists the ids of those that have not answered.
+    """
+
+    def __init__(self, missing: Sequence[str], total: int):
+        names = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
+        super().__init__(
+            f"the daemon stopped answering half way: {len(missing)} of {total} sandboxes have not answered: {names}"
+        )
+        self.missing = list(missing)
+
+
 class EvalError(ForkdError):
     """Code has raised an exception.
 

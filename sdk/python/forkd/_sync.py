@@ -278,6 +278,8 @@ class Controller(_Blocking[AsyncController]):
     rollback_sandbox = _blocking(AsyncController.rollback_sandbox)
     exec_command = _blocking(AsyncController.exec_command)
     eval_code = _blocking(AsyncController.eval_code)
+    eval_all = _iterating(AsyncController.eval_all)
+    eval_each = _blocking(AsyncController.eval_each)
     interrupt_sandbox = _blocking(AsyncController.interrupt_sandbox)
     ping_sandbox = _blocking(AsyncController.ping_sandbox)
 

@@ -327,13 +327,17 @@ class Answer:
 
     async def events(self) -> AsyncIterator[Dict[str, Any]]:
         """Yield JSON objects, one a line; one that tells of an error is raised."""
+        async for event in self.objects():
+            if "error" in event:
+                raise error_of(event["error"])
+            yield event
+
+    async def objects(self) -> AsyncIterator[Dict[str, Any]]:
+        """Yield JSON objects, one a line."""
         while True:
             line = self.reply.take_line()
             if line.strip():
-                event = json.loads(line)
-                if "error" in event:
-                    raise error_of(event["error"])
-                yield event
+                yield json.loads(line)
             elif not line:
                 if self.reply.complete:
                     return  # without a line that was cut short

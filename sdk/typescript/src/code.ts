@@ -1,20 +1,9 @@
 import type { OnOutput } from "./commands.js";
 import { boxRoute } from "./controller.js";
-import { EvalError, EvalTimeout } from "./errors.js";
+import type { EvalError } from "./errors.js";
+import { type RawError, evalError, valueOf } from "./evals.js";
 import { type CodeContext, type Language, type Raw, seconds, snake } from "./records.js";
 import { type CallOptions, type Transport, cutOff } from "./transport.js";
-
-/** The text of a value that JSON cannot carry, as the runtime prints it. */
-export class Repr extends String {
-	/** @internal */
-	constructor(
-		text: string,
-		/** These are only the first characters of a longer text. */
-		readonly truncated = false,
-	) {
-		super(text);
-	}
-}
 
 /** A value in every form that it can be shown in. */
 export class Result {
@@ -126,12 +115,6 @@ export class Contexts {
 	}
 }
 
-interface RawError {
-	type: string;
-	message: string;
-	traceback: string;
-}
-
 /** Evaluates code in the warm runtime and returns its value. */
 export async function evaluate(
 	transport: Transport,
@@ -140,20 +123,7 @@ export async function evaluate(
 	options: { timeoutMs?: number } & CallOptions,
 ): Promise<unknown> {
 	const { timeoutMs, ...call } = options;
-	const answer = await transport.call<{
-		result: string | null;
-		result_truncated?: boolean;
-		value?: unknown;
-		error: RawError | null;
-	}>(
-		"POST",
-		boxRoute(id, "eval"),
-		{ code, ...seconds(timeoutMs) },
-		call,
-	);
-	if (answer.error) throw evalError(answer.error);
-	if ("value" in answer) return answer.value;
-	return answer.result === null ? null : new Repr(answer.result, answer.result_truncated);
+	return valueOf(await transport.call("POST", boxRoute(id, "eval"), { code, ...seconds(timeoutMs) }, call));
 }
 
 /** Runs code in a context. */
@@ -191,11 +161,4 @@ export async function runCode(transport: Transport, id: string, code: string, op
 		count: end.count,
 		contextLost: end.context_lost,
 	};
-}
-
-function evalError({ type, message, traceback }: RawError): EvalError {
-	// The daemon tells of the limit in place of the interrupt, which the traceback ends with.
-	// An exception of the code itself stands in its own traceback.
-	const limit = type === "TimeoutError" && message !== "" && !traceback.includes(`${type}: ${message}`);
-	return new (limit ? EvalTimeout : EvalError)(type, message, traceback);
 }

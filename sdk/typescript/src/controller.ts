@@ -1,4 +1,5 @@
 import { DeadlineError, type ErrorBody, NotBootableError, PartialSpawnError } from "./errors.js";
+import { type EvalOutcome, type SandboxRef, evalAll, idOf } from "./evals.js";
 import { platform } from "./platform.js";
 import {
 	type BranchMode,
@@ -371,6 +372,38 @@ export class Controller {
 	/** Evaluates code in the warm runtime. */
 	async evalCode(id: string, code: string, options: { timeoutMs?: number } & CallOptions = {}): Promise<EvalAnswer> {
 		return await this.post(["sandboxes", id, "eval"], { code, ...seconds(options.timeoutMs) }, options);
+	}
+
+	/**
+	 * Evaluates the same code in many sandboxes at once; yields `[sandbox, outcome]` as they answer.
+	 *
+	 * Sandboxes are given, and yielded, as objects, records or ids, 1 to 1000 different ones. `timeoutMs` counts in each.
+	 * A failure in one is in its outcome and nothing to the others; if the daemon stops answering, PartialEvalError names
+	 * those that have not. It begins with the first step of the iteration, and whoever stops iterating interrupts the
+	 * evaluations that still run.
+	 */
+	evalAll<S extends SandboxRef>(
+		sandboxes: readonly S[],
+		code: string,
+		options: { timeoutMs?: number } & CallOptions = {},
+	): AsyncGenerator<[S, EvalOutcome], void, void> {
+		const { timeoutMs, ...call } = options;
+		return evalAll(this.transport, route(["eval"]), sandboxes, { code, ...seconds(timeoutMs) }, call);
+	}
+
+	/**
+	 * Evaluates the same code in many sandboxes at once, and returns their outcomes, in their order.
+	 *
+	 * See evalAll, which does not wait for all.
+	 */
+	async evalEach(
+		sandboxes: readonly SandboxRef[],
+		code: string,
+		options: { timeoutMs?: number } & CallOptions = {},
+	): Promise<EvalOutcome[]> {
+		const outcomes = new Map<string, EvalOutcome>();
+		for await (const [, outcome] of this.evalAll(sandboxes, code, options)) outcomes.set(outcome.sandboxId, outcome);
+		return sandboxes.map((sandbox) => outcomes.get(idOf(sandbox))!);
 	}
 
 	/** Interrupts the evaluation that runs in a sandbox. */

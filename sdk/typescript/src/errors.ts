@@ -125,6 +125,20 @@ export class UnavailableError extends ForkdError {
 /** No daemon can be reached. */
 export class ConnectError extends UnavailableError {}
 
+/** The daemon stopped answering before all sandboxes had. `missing` lists the ids of those that have not answered. */
+export class PartialEvalError extends UnavailableError {
+	constructor(
+		readonly missing: string[],
+		total: number,
+		cause?: unknown,
+	) {
+		const names = missing.slice(0, 10).join(", ") + (missing.length > 10 ? ", …" : "");
+		super(`the daemon stopped answering half way: ${missing.length} of ${total} sandboxes have not answered: ${names}`, {
+			cause,
+		});
+	}
+}
+
 /** A limit of the host or the daemon is reached. */
 export class CapacityExceededError extends ForkdError {
 	static readonly code = "capacity_exceeded";

@@ -6,7 +6,7 @@
  * @module
  */
 
-export { Contexts, type Execution, Repr, Result, type RunCodeOptions } from "./code.js";
+export { Contexts, type Execution, Result, type RunCodeOptions } from "./code.js";
 export {
 	type AttachOptions,
 	type CommandResult,
@@ -26,6 +26,7 @@ export {
 } from "./controller.js";
 export type { Data } from "./data.js";
 export * from "./errors.js";
+export { EvalOutcome, Repr, type SandboxRef } from "./evals.js";
 export { type Change, type FileInfo, Files, type OwnerOptions, type ReadOptions, Watch } from "./files.js";
 export { Connection, type PortRequest, type PortResponse, Ports } from "./ports.js";
 export type {

@@ -310,11 +310,15 @@ export class Reply {
 	 * Whoever stops before the end closes the connection.
 	 */
 	async *events<T extends object>(): AsyncGenerator<T, void> {
-		for await (const line of lines(this.pieces(STREAM_MS))) {
-			const event = JSON.parse(line);
+		for await (const event of this.objects<T & { error?: unknown }>()) {
 			if (isErrorBody(event.error)) throw errorOf(event.error);
 			yield event as T;
 		}
+	}
+
+	/** The objects that the answer consists of. Whoever stops before the end closes the connection. */
+	async *objects<T extends object>(): AsyncGenerator<T, void> {
+		for await (const line of lines(this.pieces(STREAM_MS))) yield JSON.parse(line) as T;
 	}
 }
 

@@ -159,6 +159,92 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		assert.equal(await raise("", "Traceback\nTimeoutError"), forkd.EvalError);
 	});
 
+	const line = (id, answer) => `${JSON.stringify({ sandbox_id: id, ...answer })}\n`;
+	const good = (id, result) => line(id, { result: { result: null, error: null, exit_code: 0, ...result } });
+
+	is("each of many has its outcome", async () => {
+		const error = { type: "KeyError", message: "'x'", traceback: "Traceback\nKeyError: 'x'" };
+		const lines = [
+			good("c", { value: [1] }),
+			"\n",
+			line("b", { error: { error: "no sandbox b", code: "not_found", hint: "see ls" } }),
+			good("sb1", { error }),
+			good("d", { result: "nan", result_truncated: false }),
+		];
+		answers.set("POST /v1/eval", { body: lines.join("") });
+		const boxes = [box, "b", { id: "c" }, "d"];
+		const order = [];
+		for await (const [sandbox, outcome] of controller.evalAll(boxes, "x", { timeoutMs: 1500 })) {
+			assert.equal(typeof sandbox === "string" ? sandbox : sandbox.id, outcome.sandboxId);
+			order.push(sandbox);
+		}
+		assert.deepEqual(order, [boxes[2], boxes[1], boxes[0], boxes[3]]);
+		assert.deepEqual(JSON.parse(asked[0].body), { sandboxes: ["sb1", "b", "c", "d"], code: "x", timeout_secs: 1.5 });
+		const [mine, b, c, d] = await controller.evalEach(boxes, "x");
+		assert.deepEqual([c.get(), c.error, c.answer.exitCode], [[1], undefined, 0]);
+		assert.deepEqual([String(d.get()), d.value instanceof forkd.Repr], ["nan", true]);
+		assert.deepEqual([b.error.constructor, b.error.hint, b.answer], [forkd.NotFoundError, "see ls", undefined]);
+		assert.deepEqual([mine.error.type, mine.value, mine.answer.error], ["KeyError", undefined, error]);
+		assert.throws(() => mine.get(), forkd.EvalError);
+	});
+
+	is("who of many has not answered is named", async () => {
+		const ask = async (came) => {
+			for await (const [id] of controller.evalAll(["a", "b"], "1")) came.push(id);
+		};
+		const [first, second] = [good("a", { value: 1 }), good("b", { value: 2 })];
+		for (const [body, missing] of [["", ["a", "b"]], [second, ["a"]], [first + second.slice(0, -1), ["b"]]]) {
+			const broken = (_, response) => {
+				response.writeHead(200, { "Content-Length": body.length + 1 }).write(body);
+				setTimeout(() => response.destroy(), 30);
+			};
+			for (const answer of [{ body }, broken]) {
+				answers.set("POST /v1/eval", answer);
+				const came = [];
+				await assert.rejects(ask(came), (err) => {
+					assert.ok(err instanceof forkd.PartialEvalError && err instanceof forkd.UnavailableError, err);
+					assert.deepEqual([err.missing, err.code, came.length], [missing, "unavailable", 2 - missing.length]);
+					return err.message.includes(`${missing.length} of 2`) && err.message.includes(missing.at(-1));
+				});
+			}
+		}
+		answers.set("POST /v1/eval", (_, response) => {
+			response.writeHead(200, { "Content-Length": first.length + second.length + 1 }).write(second + first);
+			setTimeout(() => response.destroy(), 30);
+		});
+		await ask([]); // all have answered
+		answers.set("POST /v1/eval", { body: good("c", { value: 1 }) });
+		await assert.rejects(ask([]), (err) => err.constructor === forkd.ForkdError && /no place here/.test(err.message));
+		answers.set("POST /v1/eval", { status: 400, body: { error: "sandboxes: must be 1 to 1000", code: "invalid_argument" } });
+		await assert.rejects(controller.evalEach([], "1"), forkd.InvalidArgumentError);
+	});
+
+	is("who stops listening to many ends the request", async () => {
+		const held = () => {
+			let gone;
+			answers.set("POST /v1/eval", (_, response) => {
+				gone = once(response, "close");
+				response.writeHead(200).write(good("a", { value: 1 }));
+			});
+			return () => gone;
+		};
+		let gone = held();
+		for await (const [id] of controller.evalAll(["a", "b"], "1")) {
+			assert.equal(id, "a");
+			break;
+		}
+		await gone();
+		gone = held();
+		await assert.rejects(controller.evalEach(["a", "b"], "1", { requestTimeoutMs: 200 }), forkd.DeadlineError);
+		await gone();
+		gone = held();
+		const abort = new AbortController();
+		await assert.rejects(async () => {
+			for await (const _ of controller.evalAll(["a", "b"], "1", { signal: abort.signal })) abort.abort();
+		}, { name: "AbortError" });
+		await gone();
+	});
+
 	is("a lost connection is an error, and nothing is repeated", async () => {
 		answers.set("POST /v1/sandboxes/sb1/eval", (request) => request.socket.destroy());
 		await assert.rejects(box.eval("1"), forkd.UnavailableError);
