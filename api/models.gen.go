@@ -1042,7 +1042,7 @@ type SandboxInfo struct {
 	// OnTimeout What happens when its lifetime is over; kill when left out.
 	OnTimeout TimeoutAction `json:"on_timeout"`
 
-	// PausedAt When it was paused; left out unless it is.
+	// PausedAt When it was paused. Left out unless it is, or has ended since and can be resumed as it was then.
 	PausedAt *time.Time `json:"paused_at,omitempty"`
 
 	// PID The process that it lives in, or has lived in; 0 if it is paused.

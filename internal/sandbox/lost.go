@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/cell"
@@ -54,15 +55,16 @@ func (l *losses) reason(e *listing, cells []*cell.Cell) error {
 }
 
 // mourn has sandboxes be listed as ended, with the reason, that an earlier daemon knew and no cell
-// has brought back. Those that were paused once are so again.
+// has brought back.
 func (m *Manager) mourn(lost *losses) {
 	cells := m.cells.Cells()
 	for _, has := range m.journal.sandboxes() {
 		if m.lookup(has.id) != nil {
 			continue
 		}
-		if _, ok := m.saved(has.id); ok {
-			m.journal.gone("", has.id)
+		saved, kept := m.saved(has.id)
+		if kept && saved.PausedAt.After(has.Restored) {
+			m.journal.gone("", has.id) // it was paused when the daemon ended
 			continue
 		}
 		state, reason := has.state, has.reason
@@ -70,15 +72,21 @@ func (m *Manager) mourn(lost *losses) {
 			state, reason = Crashed, shortReason(lost.reason(has, cells).Error())
 			m.opts.Log.Warn("a sandbox of an earlier daemon is lost", "id", has.id, "reason", reason)
 		}
-		m.remember(has, state, reason)
+		c := birth{id: has.id, tag: has.Tag, source: &has.Source, workspace: has.Workspace, created: has.Created}
+		if kept {
+			c = saved.birth()
+		}
+		m.remember(has, c, state, reason)
 	}
 }
 
-// remember lists a sandbox that has ended, of which nothing is left but what the journal tells.
-func (m *Manager) remember(e *listing, state State, reason string) {
-	man := &snapshot.Manifest{VCPUs: e.VCPUs, MemoryMiB: e.MemoryMiB, BranchedFrom: e.Source}
+// remember lists a sandbox that has ended, of which nothing is left but what the journal tells, and
+// what is kept of its last pause.
+func (m *Manager) remember(e *listing, c birth, state State, reason string) {
+	man := &snapshot.Manifest{VCPUs: e.VCPUs, MemoryMiB: e.MemoryMiB}
 	man.Scratch.Pages = page.Number(e.DiskMiB) << (20 - page.Shift)
-	b := m.newBox(man, birth{id: e.id, tag: e.Tag, workspace: e.Workspace, created: e.Created})
+	b := m.newBox(man, c)
+	b.expires = time.Time{}
 	b.restored, b.relic, b.reason = e.Restored, state, reason
 	b.machine = cell.Bygone(e.PID, machine.Ending{Err: errors.New(reason)})
 	b.agent = agent.NewClient(b.machine.Open)
