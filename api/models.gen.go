@@ -1076,7 +1076,7 @@ type SandboxInfoState string
 
 // SandboxMetrics defines model for SandboxMetrics.
 type SandboxMetrics struct {
-	// CPUPercent Of one vCPU, averaged since the last time that somebody asked, or the start.
+	// CPUPercent Of one vCPU, averaged since the last time that somebody asked, or the fork. What asking takes is in the figure after that.
 	CPUPercent float64 `json:"cpu_percent"`
 
 	// DiskTotalBytes Of the writable disk.
@@ -1086,7 +1086,9 @@ type SandboxMetrics struct {
 
 	// MemTotalBytes RAM as the guest sees it.
 	MemTotalBytes int64 `json:"mem_total_bytes"`
-	MemUsedBytes  int64 `json:"mem_used_bytes"`
+
+	// MemUsedBytes Zero, as are the cache and the used disk, as long as nothing has run in the sandbox since the fork.
+	MemUsedBytes int64 `json:"mem_used_bytes"`
 
 	// PrivateBytes Memory of the host that only this sandbox has.
 	PrivateBytes int64     `json:"private_bytes"`
