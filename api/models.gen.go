@@ -699,7 +699,7 @@ type ForkRequest struct {
 	// LiveFork Changes nothing: every sandbox can be branched live.
 	LiveFork bool `json:"live_fork,omitempty"`
 
-	// MemoryLimitMiB Private memory a child may use; the guest's whole RAM when left out.
+	// MemoryLimitMiB Private memory a child may use; the guest's whole RAM when left out. With less than the minimum no command can run.
 	MemoryLimitMiB *int `json:"memory_limit_mib,omitempty"`
 
 	// Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
@@ -1427,7 +1427,7 @@ type WorkspaceRequest struct {
 	// lasts, and a process that lives on its own as long as it runs.
 	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
 
-	// MemoryLimitMiB Private memory it may use; the guest's whole RAM when left out.
+	// MemoryLimitMiB Private memory it may use; the guest's whole RAM when left out. With less than the minimum no command can run.
 	MemoryLimitMiB *int   `json:"memory_limit_mib,omitempty"`
 	Name           string `json:"name"`
 

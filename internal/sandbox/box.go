@@ -11,6 +11,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -238,6 +239,13 @@ func (b *box) remedy() string {
 	if b.kept() {
 		return fmt.Sprintf("`forkd resume %s` does that", b.id)
 	}
+	select {
+	case <-b.machine.Done():
+		if b.outgrew(b.machine.Ending()) {
+			return "fork another one with a larger memory limit, or none"
+		}
+	default:
+	}
 	return "fork another one"
 }
 
@@ -290,10 +298,15 @@ func (b *box) endReason() string {
 		return ""
 	}
 	ending := b.machine.Ending()
-	if errors.Is(ending.Err, page.ErrQuota) && b.limits.MemoryMiB > 0 {
+	if b.outgrew(ending) {
 		return fmt.Sprintf("it needed more than its memory limit of %d MiB", b.limits.MemoryMiB)
 	}
 	return ending.String()
+}
+
+// outgrew reports whether its memory limit has ended the sandbox.
+func (b *box) outgrew(e machine.Ending) bool {
+	return errors.Is(e.Err, page.ErrQuota) && b.limits.MemoryMiB > 0
 }
 
 func (b *box) info() Info {
