@@ -47,7 +47,7 @@ func (o *statsOptions) run(ctx context.Context, named []string) error {
 	list := named
 	if len(named) == 0 {
 		boxes, err := c.FindSandboxes(ctx, client.Filter{States: []string{"running"}})
-		if err != nil && !(noDaemon(err) && o.f.named() == "") {
+		if err != nil && !o.f.without(err) {
 			return err
 		}
 		list = ids(boxes)
