@@ -718,7 +718,7 @@ type ForkRequest struct {
 	// LiveFork Changes nothing: every sandbox can be branched live.
 	LiveFork bool `json:"live_fork,omitempty"`
 
-	// MemoryLimitMiB Private memory a child may use; the guest's whole RAM when left out.
+	// MemoryLimitMiB Private memory a child may use; the guest's whole RAM when left out. With less than the minimum no command can run.
 	MemoryLimitMiB *int `json:"memory_limit_mib,omitempty"`
 
 	// Metadata The creator's own, to find sandboxes by. At most 64 entries with 16 KiB.
@@ -1061,7 +1061,7 @@ type SandboxInfo struct {
 	// OnTimeout What happens when its lifetime is over; kill when left out.
 	OnTimeout TimeoutAction `json:"on_timeout"`
 
-	// PausedAt When it was paused; left out unless it is.
+	// PausedAt When it was paused. Left out unless it is, or has ended since and can be resumed as it was then.
 	PausedAt *time.Time `json:"paused_at,omitempty"`
 
 	// PID The process that it lives in, or has lived in; 0 if it is paused.
@@ -1095,7 +1095,7 @@ type SandboxInfoState string
 
 // SandboxMetrics defines model for SandboxMetrics.
 type SandboxMetrics struct {
-	// CPUPercent Of one vCPU, averaged since the last time that somebody asked, or the start.
+	// CPUPercent Of one vCPU, averaged since the last time that somebody asked, or the fork. What asking takes is in the figure after that.
 	CPUPercent float64 `json:"cpu_percent"`
 
 	// DiskTotalBytes Of the writable disk.
@@ -1105,7 +1105,9 @@ type SandboxMetrics struct {
 
 	// MemTotalBytes RAM as the guest sees it.
 	MemTotalBytes int64 `json:"mem_total_bytes"`
-	MemUsedBytes  int64 `json:"mem_used_bytes"`
+
+	// MemUsedBytes Zero, as are the cache and the used disk, as long as nothing has run in the sandbox since the fork.
+	MemUsedBytes int64 `json:"mem_used_bytes"`
 
 	// PrivateBytes Memory of the host that only this sandbox has.
 	PrivateBytes int64     `json:"private_bytes"`
@@ -1444,7 +1446,7 @@ type WorkspaceRequest struct {
 	// lasts, and a process that lives on its own as long as it runs.
 	IdleTimeoutSecs *float64 `json:"idle_timeout_secs,omitempty"`
 
-	// MemoryLimitMiB Private memory it may use; the guest's whole RAM when left out.
+	// MemoryLimitMiB Private memory it may use; the guest's whole RAM when left out. With less than the minimum no command can run.
 	MemoryLimitMiB *int   `json:"memory_limit_mib,omitempty"`
 	Name           string `json:"name"`
 

@@ -75,6 +75,21 @@ func chooseEngine(home string) (*choice, error) {
 	return c, nil
 }
 
+// doubt tells what speaks against an engine that was asked for by name, by what auto goes by, or returns nil. It is
+// used all the same: a host can have a KVM that is emulated.
+func (c *choice) doubt(kvm func() error) error {
+	if c.name != engineKVM {
+		return nil
+	}
+	if err := kvm(); err != nil {
+		return &daemon.Error{
+			Message: fmt.Sprintf("%s: guests hardly run here, if at all: %v", c.why, err),
+			Hint:    fmt.Sprintf("unset %s, or set it to %s", engineEnv, engineSoft),
+		}
+	}
+	return nil
+}
+
 // suits returns the engine for a host, whose KVM kvm tells to be of use, and a home with
 // so many snapshots of each instruction set, and why. It is kvm, unless all that there
 // is to fork is for the other one.

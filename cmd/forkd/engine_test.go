@@ -44,3 +44,23 @@ func TestEngineByName(t *testing.T) {
 		t.Errorf("an engine of an unknown name: %v", err)
 	}
 }
+
+// TestDoubt: an engine that auto would not take, and that was asked for, is not told to be well.
+func TestDoubt(t *testing.T) {
+	works := func() error { return nil }
+	fails := func() error { return errors.New("the processor does not virtualize") }
+	for name, c := range map[string]struct {
+		engine string
+		kvm    func() error
+		want   string // part of the error; empty: none
+	}{
+		"KVM":                         {engineKVM, works, ""},
+		"KVM that runs no guests":     {engineKVM, fails, "FORKD_ENGINE=kvm: guests hardly run here, if at all: the processor does not virtualize"},
+		"what has no need of the KVM": {engineSoft, fails, ""},
+	} {
+		err := (&choice{name: c.engine, why: engineEnv + "=" + c.engine}).doubt(c.kvm)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

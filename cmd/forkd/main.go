@@ -30,6 +30,9 @@ func main() {
 		},
 		Engine: func(home string) (name, why string, err error) {
 			c, err := chooseEngine(home)
+			if err == nil {
+				err = c.doubt(kvmSuits)
+			}
 			if err != nil {
 				return "", "", err
 			}
@@ -51,6 +54,9 @@ func serve(ctx context.Context, opts cli.ServeOptions) error {
 		return err
 	}
 	opts.Log.Info("engine", "name", chosen.name, "why", chosen.why)
+	if err := chosen.doubt(kvmSuits); err != nil {
+		opts.Log.Warn(err.Error())
+	}
 	var domain *sandbox.Manager
 	return daemon.Serve(ctx, daemon.Config{
 		Home:           opts.Home,

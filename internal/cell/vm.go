@@ -261,7 +261,7 @@ func (v *VM) MemoryBytes() int64 {
 func (v *VM) Counters() engine.Counters {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return engine.Counters{Instructions: v.stat.Instructions, Translated: v.stat.Translated}
+	return engine.Counters{Instructions: v.stat.Instructions, Translated: v.stat.Translated, Busy: time.Duration(v.stat.BusyNS)}
 }
 
 // Refresh asks for the figures of the machine.

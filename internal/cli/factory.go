@@ -99,6 +99,20 @@ func noDaemon(err error) bool {
 		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
 }
 
+// without reports whether an error says that there is no daemon, of those that nobody named: then there are no
+// sandboxes, and that is none. If there is not even the home that was named, it says so: that may be a slip.
+func (f *factory) without(err error) bool {
+	if !noDaemon(err) || f.named() != "" {
+		return false
+	}
+	if home := os.Getenv("FORKD_HOME"); home != "" {
+		if _, err := os.Stat(home); errors.Is(err, fs.ErrNotExist) {
+			fmt.Fprintf(f.io.Err, "forkd: no sandboxes: FORKD_HOME=%s does not exist\n", home)
+		}
+	}
+	return true
+}
+
 // pick returns the sandbox that was named, or else the youngest one that runs.
 func pick(ctx context.Context, c *client.Client, id string) (string, error) {
 	if id != "" {

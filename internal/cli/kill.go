@@ -85,7 +85,7 @@ func (o *killOptions) check(ids []string) error {
 // Without a daemon there are none.
 func (o *killOptions) find(ctx context.Context, c *client.Client) ([]string, error) {
 	boxes, err := c.Sandboxes(ctx)
-	if noDaemon(err) && o.f.named() == "" {
+	if o.f.without(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ type limitFlags struct {
 
 func (l *limitFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.Var(&l.memory, "memory-limit-mib", "private memory that it may use, in `MiB`; its whole RAM by default")
+	flags.Var(&l.memory, "memory-limit-mib", "private memory that it may use, in `MiB`, 3 at least; its whole RAM by default")
 	flags.Var(&l.cpus, "cpus", "`processors`' worth of time that it gets at most, such as 0.5")
 	flags.Var(&l.weight, "cpu-weight", "its `share` of the processors where sandboxes compete, 1 to 10000; 100 by default")
 	flags.Var(&l.pids, "pids-limit", "`number` of processes and threads that it may have")

@@ -49,7 +49,7 @@ func (o *lsOptions) run(ctx context.Context) error {
 		return err
 	}
 	all, err := c.FindSandboxes(ctx, filter)
-	if noDaemon(err) && o.f.named() == "" {
+	if o.f.without(err) {
 		err = nil // no daemon, no sandboxes
 	}
 	if err != nil {

@@ -102,11 +102,7 @@ func (o *runCodeOptions) run(ctx context.Context, args []string) error {
 	case end.ContextLost:
 		return &hinted{errors.New("the interpreter died and was started again"), "state from earlier runs is gone; define it again"}
 	case end.Error != nil:
-		text := strings.TrimRight(end.Error.Traceback, "\n")
-		if text == "" {
-			text = end.Error.Type + ": " + end.Error.Message
-		}
-		fmt.Fprintln(o.f.io.Err, text)
+		fmt.Fprintln(o.f.io.Err, evalTrace(end.Error))
 	}
 	return runStatus(end)
 }
@@ -117,7 +113,7 @@ func runStatus(end *client.RunEnd) error {
 		return status(exitFailure)
 	case end.Error == nil:
 		return nil
-	case end.Error.Type == "TimeoutError":
+	case timedOut(end.Error):
 		return status(exitTimeout)
 	}
 	return status(exitFailure)

@@ -23,8 +23,9 @@ func newStats(f *factory) *cobra.Command {
 		SuggestFor: []string{"top"},
 		Short:      "Show what sandboxes use",
 		Long: `Show what sandboxes use, all that run if none is named: the CPU in percent of one vCPU,
-averaged since somebody asked last; memory and disk as the guest sees them; and the
-memory of this host that only the sandbox has.`,
+averaged since somebody asked last, or the fork; memory and disk as the guest sees
+them; and the memory of this host that only the sandbox has. A sandbox in which nothing
+has run since the fork is not started for that, and has used nothing of either.`,
 		ValidArgsFunction: f.boxes("running"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
@@ -46,7 +47,7 @@ func (o *statsOptions) run(ctx context.Context, named []string) error {
 	list := named
 	if len(named) == 0 {
 		boxes, err := c.FindSandboxes(ctx, client.Filter{States: []string{"running"}})
-		if err != nil && !(noDaemon(err) && o.f.named() == "") {
+		if err != nil && !o.f.without(err) {
 			return err
 		}
 		list = ids(boxes)
@@ -58,7 +59,7 @@ func (o *statsOptions) run(ctx context.Context, named []string) error {
 		switch {
 		case m != nil:
 			used = append(used, usage{list[i], *m})
-		case len(named) == 0 && gone(errs[i]):
+		case len(named) == 0 && left(errs[i]):
 			errs[i] = nil
 		}
 	}
@@ -75,9 +76,10 @@ func (o *statsOptions) run(ctx context.Context, named []string) error {
 	return errors.Join(append(errs, o.f.io.table([]string{"ID", "CPU", "MEMORY", "DISK", "PRIVATE"}, rows))...)
 }
 
-// gone tells that a sandbox has ended or was paused after it was listed.
-func gone(err error) bool {
-	return client.IsCode(err, api.ErrorCodeNotFound) || client.IsCode(err, api.ErrorCodePaused) || client.IsCode(err, api.ErrorCodeSandboxDead)
+// left tells that somebody ended a sandbox, or paused it, after it was listed. One that has ended by
+// itself is to be told of.
+func left(err error) bool {
+	return client.IsCode(err, api.ErrorCodeNotFound) || client.IsCode(err, api.ErrorCodePaused)
 }
 
 func share(used, total int64) string { return size(used) + " / " + size(total) }

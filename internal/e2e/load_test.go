@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -106,6 +107,9 @@ func TestMemoryLimitEndsOneChildOnly(t *testing.T) {
 		Args: []string{"python3", "-c", "x = [bytes([i % 255 + 1]) * (1 << 20) for i in range(300)]; print(len(x))"},
 	})
 	wantCode(t, err, "sandbox_dead", "memory limit of 48 MiB")
+	if e, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(e.Hint, "larger memory limit") {
+		t.Errorf("what to do about it is %+v", err)
+	}
 	if info, err := d.Sandbox(t.Context(), id); err != nil || info.State != "crashed" || !strings.Contains(info.Reason, "memory limit of 48 MiB") {
 		t.Errorf("%+v, %v", info, err)
 	}

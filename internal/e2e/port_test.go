@@ -208,7 +208,7 @@ func TestFilesOfOwners(t *testing.T) {
 	_, err = d.User(ctx, id, "nosuchuser")
 	wantCode(t, err, "not_found", "nosuchuser")
 	m, err := d.SandboxMetrics(ctx, id)
-	if err != nil || m.VCPUs != 1 || m.MemTotalBytes < 256<<20 || m.MemUsedBytes < 1<<20 || m.DiskTotalBytes < 1<<30 || m.PrivateBytes == 0 {
+	if err != nil || m.VCPUs != 1 || m.MemTotalBytes < 256<<20 || m.MemUsedBytes < 1<<20 || m.DiskTotalBytes < 1<<30 || m.PrivateBytes == 0 || m.CPUPercent <= 0 || m.CPUPercent > 100 {
 		t.Errorf("%+v, %v", m, err)
 	}
 }

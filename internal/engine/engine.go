@@ -178,6 +178,8 @@ type Counters struct {
 	PagesDecoded   uint64 // code pages decoded because no other machine had
 	PagesInherited uint64 // code pages found decoded
 	Translated     uint64 // basic blocks translated because no other machine had
+
+	Busy time.Duration // processor time of the host that the guest's execution took
 }
 
 // Add returns the sum of two sets of counters.
@@ -187,5 +189,6 @@ func (c Counters) Add(d Counters) Counters {
 		PagesDecoded:   c.PagesDecoded + d.PagesDecoded,
 		PagesInherited: c.PagesInherited + d.PagesInherited,
 		Translated:     c.Translated + d.Translated,
+		Busy:           c.Busy + d.Busy,
 	}
 }

@@ -82,7 +82,7 @@ func TestFaultsLoseNothing(t *testing.T) {
 			if err := Guard(func() error { c.do(t, o); return nil }); !errors.Is(err, ErrCorrupt) {
 				t.Fatalf("with a truncated file: %v", err)
 			}
-			if kept, _ := o.ledger.sums(); a.InUse() != o.pages.used+kept {
+			if kept, _ := o.tally.sums(); a.InUse() != o.pages.used+kept {
 				t.Errorf("%d pages are in use, of which %d are the overlay's, and %d sealed", a.InUse(), o.pages.used, kept)
 			}
 			s.find()

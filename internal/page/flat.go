@@ -35,7 +35,7 @@ type Flat struct {
 	copied map[Number]bool // pages of origin that had to be copied; guarded by mu
 	writes writes          // guarded by mu
 	ahead  table           // copies of pages as they were when writes told of them last; guarded by mu
-	ledger ledger          // of layers that were sealed
+	tally  tally           // of layers that were sealed
 }
 
 // maxMaps bounds how many mappings a Flat is made of. The host has a bound for a
@@ -229,7 +229,7 @@ func (f *Flat) Bytes() int {
 	f.mu.Lock()
 	ahead := f.ahead.used
 	f.mu.Unlock()
-	kept, _ := f.ledger.sums()
+	kept, _ := f.tally.sums()
 	return (f.Pages() + ahead + kept) * Size
 }
 
@@ -277,7 +277,7 @@ func (f *Flat) Seal() *Stack {
 	}
 	below, pages := f.base, f.ahead
 	f.ahead = table{}
-	f.base = seal(f.limit, f.arena, pages, below, &f.ledger)
+	f.base = seal(f.limit, f.arena, pages, below, &f.tally)
 	if len(below.layers) == 0 {
 		f.base.layers[0].seal().dense = true
 	}

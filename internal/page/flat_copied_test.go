@@ -79,7 +79,7 @@ func TestFlatIsWhatWasWrittenLast(t *testing.T) {
 				}
 			}
 			releaseAll(stacks)
-			if kept, _ := f.ledger.sums(); a.InUse() != others+kept+f.ahead.used {
+			if kept, _ := f.tally.sums(); a.InUse() != others+kept+f.ahead.used {
 				t.Errorf("%d pages are in use, of which %d are sealed, %d copied ahead and %d of others", a.InUse(), kept, f.ahead.used, others)
 			}
 			if f.Close(); a.InUse() != others {

@@ -21,12 +21,12 @@ func (f *Flat) unsealTop() bool {
 	l := s.layers[len(s.layers)-1]
 	l.Absorb()
 	seal := l.seal()
-	if seal == nil || seal.ledger != &f.ledger || !s.claim(l) {
+	if seal == nil || seal.tally != &f.tally || !s.claim(l) {
 		return false
 	}
 	l.leave()
 	seal.forget()
-	f.ledger.strike(seal)
+	f.tally.strike(seal)
 	for _, slot := range seal.pages.slots {
 		switch {
 		case slot.page == nil:

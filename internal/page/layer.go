@@ -57,20 +57,20 @@ type inMemory struct {
 
 // sealed is the pages of an overlay, as they were when it was sealed.
 type sealed struct {
-	arena  *Arena
-	pages  table
-	ledger *ledger // of the overlay
-	count  int     // pages of its own; guarded by ledger.mu once they are in it
-	over   int     // of those, how many are in the ledger's over; guarded by ledger.mu
-	into   *sealed // has its pages since it was joined with others; guarded by ledger.mu
-	dense  bool    // see fillGaps
+	arena *Arena
+	pages table
+	tally *tally  // of the overlay
+	count int     // pages of its own; guarded by tally.mu once they are in it
+	over  int     // of those, how many are in the tally's over; guarded by tally.mu
+	into  *sealed // has its pages since it was joined with others; guarded by tally.mu
+	dense bool    // see fillGaps
 
 	mu    sync.Mutex
 	below *Stack // a reference; nil once somebody finds out the differences; guarded by mu
 }
 
-func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack, keeper *ledger) *Layer {
-	s := &sealed{arena: arena, pages: pages, ledger: keeper, below: below.Retain()}
+func newSealedLayer(limit Number, arena *Arena, pages table, below *Stack, keeper *tally) *Layer {
+	s := &sealed{arena: arena, pages: pages, tally: keeper, below: below.Retain()}
 	for i := range pages.slots {
 		if p := pages.slots[i].page; p != nil && p != zero {
 			s.count++
@@ -160,7 +160,7 @@ func (s *sealed) relink(r *Replacement) {
 
 func (s *sealed) free() {
 	s.forget()
-	s.ledger.strike(s)
+	s.tally.strike(s)
 	s.arena.Free(s.pages.all()...)
 }
 

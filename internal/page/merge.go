@@ -86,13 +86,13 @@ func (l *Layer) Absorb() bool {
 // mergeable reports whether one overlay has sealed both layers, and they are in memory.
 func (l *Layer) mergeable(with *Layer) bool {
 	a, b := l.seal(), with.seal()
-	return a != nil && b != nil && a.arena == b.arena && a.ledger == b.ledger
+	return a != nil && b != nil && a.arena == b.arena && a.tally == b.tally
 }
 
 // join returns the pages of claimed layers as those of one, and those that no stack leads to.
 func join(parts []*Layer) (all *sealed, hidden []*Page) {
 	first := parts[0].seal()
-	all = &sealed{arena: first.arena, ledger: first.ledger, dense: first.dense}
+	all = &sealed{arena: first.arena, tally: first.tally, dense: first.dense}
 	var seals []*sealed
 	for _, part := range slices.Backward(parts) {
 		s := part.seal()
@@ -111,7 +111,7 @@ func join(parts []*Layer) (all *sealed, hidden []*Page) {
 			}
 		}
 	}
-	all.ledger.join(seals, all, len(hidden))
+	all.tally.join(seals, all, len(hidden))
 	return all, hidden
 }
 

@@ -25,9 +25,9 @@ var ErrQuota = errors.New("page quota exceeded")
 // there; and so does what is written to its place if the discard went into a layer, too.
 // With CountKept it bounds the pages that are in memory because of the overlay as well.
 type Overlay struct {
-	arena  *Arena // immutable
-	limit  Number // immutable
-	ledger ledger // of layers that were sealed
+	arena *Arena // immutable
+	limit Number // immutable
+	tally tally  // of layers that were sealed
 
 	// shape is held by who makes pages the overlay's own or a layer's, or replaces stacks:
 	// Seal, Unseal, Pack, Change.Swap and Close. It is locked before mu.
@@ -208,7 +208,7 @@ func (o *Overlay) Pages() int {
 // Bytes returns the host memory that the overlay's pages take, and those that it has
 // sealed, as long as they are in memory.
 func (o *Overlay) Bytes() int {
-	kept, _ := o.ledger.sums()
+	kept, _ := o.tally.sums()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := (o.pages.used - o.holes + kept) * Size
@@ -345,7 +345,7 @@ func (o *Overlay) Seal() *Stack {
 	o.sealed += o.own() - o.again
 	pages, below := o.pages, o.base
 	o.pages, o.holes, o.large, o.again = table{}, 0, 0, 0
-	o.base = seal(o.limit, o.arena, pages, below, &o.ledger)
+	o.base = seal(o.limit, o.arena, pages, below, &o.tally)
 	below.Release()
 	return o.base.Retain()
 }

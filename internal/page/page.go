@@ -29,7 +29,7 @@
 // touching what it lost is a bus error (see Stack.Intact).
 //
 // Lock order: Overlay.shape, then Overlay.mu, then Layer.mu and that of what a layer was
-// sealed over (from upper layers to lower ones), then Arena.mu and that of the ledger.
+// sealed over (from upper layers to lower ones), then Arena.mu and that of the tally.
 // Reference counts are atomic.
 package page
 

@@ -37,7 +37,7 @@ func (o *Overlay) Left() int {
 func (o *Overlay) charged() int {
 	n := o.sealed + o.own() - o.again
 	if o.strict {
-		_, over := o.ledger.sums()
+		_, over := o.tally.sums()
 		n += over
 	}
 	return n

@@ -38,7 +38,7 @@ var (
 )
 
 // seal makes a layer of pages over below, and returns the stack with it on top.
-func seal(limit Number, arena *Arena, pages table, below *Stack, keeper *ledger) *Stack {
+func seal(limit Number, arena *Arena, pages table, below *Stack, keeper *tally) *Stack {
 	l := newSealedLayer(limit, arena, pages, below, keeper)
 	s := below.under(l)
 	l.Release() // the new stack holds its own reference

@@ -13,7 +13,7 @@ func (o *Overlay) above() int { return len(o.base.layers) - len(o.origin.layers)
 // again, needs it once more. The caller holds o.mu.
 func (o *Overlay) supersede(n Number, again bool) {
 	if s := o.keeper(n); s != nil {
-		o.ledger.change(s, map[bool]int{false: 1, true: -1}[again])
+		o.tally.change(s, map[bool]int{false: 1, true: -1}[again])
 	}
 }
 
@@ -25,7 +25,7 @@ func (o *Overlay) keeper(n Number) *sealed {
 		return nil
 	}
 	for _, l := range slices.Backward(o.base.layers[len(o.base.layers)-o.above():]) {
-		if s := l.keeps(n, p); s != nil && s.ledger == &o.ledger {
+		if s := l.keeps(n, p); s != nil && s.tally == &o.tally {
 			return s
 		}
 	}
@@ -53,13 +53,13 @@ func (l *Layer) keeps(n Number, p *Page) *sealed {
 }
 
 // abandon notes that the overlay does not stand on layers any more.
-func (l *ledger) abandon(layers ...*Layer) {
+func (l *tally) abandon(layers ...*Layer) {
 	for _, layer := range layers {
 		if layer.file != nil {
 			continue
 		}
 		m := layer.memory.Load()
-		if m.seal != nil && m.seal.ledger == l {
+		if m.seal != nil && m.seal.tally == l {
 			l.leave(m.seal)
 		}
 		l.abandon(m.parts...)
@@ -146,7 +146,7 @@ func (o *Overlay) swap(base, origin, newBase, newOrigin *Stack, bare []Number) b
 		return false
 	}
 	o.base, o.origin = newBase, newOrigin
-	o.ledger.abandon(slices.DeleteFunc(gone(base, origin, newBase), func(l *Layer) bool { return l.partOf(newBase) })...)
+	o.tally.abandon(slices.DeleteFunc(gone(base, origin, newBase), func(l *Layer) bool { return l.partOf(newBase) })...)
 	for _, n := range bare {
 		switch before, after := leads(base, origin, n), leads(newBase, newOrigin, n); {
 		case before && !after:
@@ -214,7 +214,7 @@ func (o *Overlay) claimTop() (*Stack, *Layer) {
 	l := s.layers[len(s.layers)-1]
 	o.mu.Unlock()
 	l.Absorb()
-	if seal := l.seal(); seal == nil || seal.ledger != &o.ledger || !o.unpackHoles(seal) {
+	if seal := l.seal(); seal == nil || seal.tally != &o.tally || !o.unpackHoles(seal) {
 		return nil, nil
 	}
 	o.mu.Lock()
@@ -225,8 +225,8 @@ func (o *Overlay) claimTop() (*Stack, *Layer) {
 	l.leave()
 	seal := l.seal()
 	seal.forget()
-	o.ledger.strike(seal)
-	seal.ledger = nil // nobody counts its pages any more
+	o.tally.strike(seal)
+	seal.tally = nil // nobody counts its pages any more
 	return s, l
 }
 

@@ -157,7 +157,7 @@ func (w *world) accounts(m modelMachine) {
 	seals(m.base.layers, below)
 	kept, over, charged := 0, 0, 0
 	for s := range everywhere {
-		if s.ledger != &m.ledger {
+		if s.tally != &m.tally {
 			continue
 		}
 		for _, slot := range s.pages.slots {
@@ -180,7 +180,7 @@ func (w *world) accounts(m modelMachine) {
 			again++
 		}
 	}
-	if k, o := m.ledger.sums(); k != kept || o != over {
+	if k, o := m.tally.sums(); k != kept || o != over {
 		w.t.Fatalf("%d sealed pages are in memory, of which %d are over; counted are %d and %d", kept, over, k, o)
 	}
 	// What was discarded in a layer and written again counts twice.

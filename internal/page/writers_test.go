@@ -129,15 +129,15 @@ func TestCountsOfWhatIsJoined(t *testing.T) {
 	if !whole.Absorb() {
 		t.Fatal("layers are not absorbed")
 	}
-	if kept, over := o.ledger.sums(); kept != 4 || over != 0 {
+	if kept, over := o.tally.sums(); kept != 4 || over != 0 {
 		t.Errorf("%d pages are in memory, of which %d are over; want 4 and 0", kept, over)
 	}
-	o.ledger.change(part, 1)
-	if _, over := o.ledger.sums(); over != 1 || whole.seal().over != 1 {
+	o.tally.change(part, 1)
+	if _, over := o.tally.sums(); over != 1 || whole.seal().over != 1 {
 		t.Errorf("%d pages are over, %d of them of the layer; want 1", over, whole.seal().over)
 	}
-	o.ledger.leave(part)
-	if _, over := o.ledger.sums(); over != 4 {
+	o.tally.leave(part)
+	if _, over := o.tally.sums(); over != 4 {
 		t.Errorf("%d pages are over when nothing is needed; want 4", over)
 	}
 }

@@ -250,7 +250,7 @@ func TestTimeLimitsInASilentCell(t *testing.T) {
 	end := func(what string, do func() error) {
 		err := do()
 		wantCode(t, what, err, Timeout, "does not answer")
-		if !errors.Is(err, cell.ErrSilent) {
+		if !errors.Is(err, cell.ErrSilent) || strings.Count(err.Error(), b.id) != 1 {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -108,8 +108,7 @@ func (m *Manager) awaits(has *listing) bool {
 	if _, ok := m.spaces.get(has.Workspace); has.Workspace != "" && !ok {
 		return false
 	}
-	r, saved := m.saved(has.id)
-	return !saved || !r.PausedAt.After(has.Restored)
+	return !m.pausedSince(has)
 }
 
 // await lists a sandbox that a cell is yet to tell of.

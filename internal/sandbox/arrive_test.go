@@ -159,7 +159,7 @@ func TestWaitForALateArrival(t *testing.T) {
 }
 
 // TestLateArrivalThatEnds: what was to be taken over is listed as any other that was lost, once its process
-// has ended; what was paused once is paused again.
+// has ended; what was paused once can be resumed as it was then.
 func TestLateArrivalThatEnds(t *testing.T) {
 	m := openApart(t, false)
 	bare(t, m, "x", "")
@@ -174,10 +174,13 @@ func TestLateArrivalThatEnds(t *testing.T) {
 		t.Errorf("it is %+v, %v", info, err)
 	}
 	wantCode(t, "who uses it", second(m.Eval(t.Context(), ids[0], "1", 0)), SandboxDead, info.Reason)
-	if info, err := m.Sandbox(ids[1]); err != nil || info.State != Paused {
+	if info, err := m.Sandbox(ids[1]); err != nil || info.State != Crashed || info.PausedAt.IsZero() {
 		t.Errorf("what was paused once is %+v, %v", info, err)
 	}
 	m = meanwhile(t, m, nothing)
+	if info, err := m.Sandbox(ids[1]); err != nil || info.State != Crashed || info.PausedAt.IsZero() {
+		t.Errorf("what was paused once is %+v, %v to the next daemon", info, err)
+	}
 	if again, err := m.Sandbox(ids[0]); err != nil || again.State != Crashed || again.Reason != info.Reason && info.Reason != "" {
 		t.Errorf("to the next daemon it is %+v, %v", again, err)
 	}
@@ -193,8 +196,8 @@ func pausedOnce(t *testing.T, m *Manager, id string) {
 	}
 }
 
-// TestLateArrivalThatLacksSome: what a process does not tell of when it goes on is lost, or paused as it was,
-// and what it tells of is not.
+// TestLateArrivalThatLacksSome: what a process does not tell of when it goes on is lost, but for what it was
+// when it was paused, and what it tells of is not.
 func TestLateArrivalThatLacksSome(t *testing.T) {
 	m := openApart(t, false)
 	bare(t, m, "x", "")
@@ -213,8 +216,8 @@ func TestLateArrivalThatLacksSome(t *testing.T) {
 	celltest.Continue(t, pid)
 	<-m.arrivals.done
 	wantCode(t, "who has waited for what is lost", <-used, SandboxDead, errNotTold.Error())
-	for id, want := range map[string]State{b.id: Running, ids[0]: Running, lost: Crashed, again: Paused} {
-		if info, err := m.Sandbox(id); err != nil || info.State != want {
+	for id, want := range map[string]State{b.id: Running, ids[0]: Running, lost: Crashed, again: Crashed} {
+		if info, err := m.Sandbox(id); err != nil || info.State != want || info.PausedAt.IsZero() == (id == again) {
 			t.Errorf("it is %+v, %v; want %s", info, err, want)
 		}
 	}

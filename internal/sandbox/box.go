@@ -11,6 +11,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent"
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/machine"
 	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
@@ -36,6 +37,7 @@ type box struct {
 	created   time.Time
 	restored  time.Time // when its machine was made: after created if it was rolled back or resumed
 	workspace string    // that it is, if any
+	pausedAt  time.Time // when its state was kept that a resume goes back to; zero: there is none
 	fleeting  bool      // a later daemon ends it; guarded by mu
 	machine   *cell.VM
 	agent     *agent.Client
@@ -219,7 +221,33 @@ func (b *box) dead() error {
 	case reasonPaused:
 		return pausedError(b.id)
 	}
-	return fail(SandboxDead, "fork another one", "sandbox %s has ended: %s", b.id, reason)
+	return fail(SandboxDead, b.remedy(), "sandbox %s has ended: %s", b.id, b.fate())
+}
+
+// kept reports whether the state of a pause is there that a resume goes back to.
+func (b *box) kept() bool { return !b.pausedAt.IsZero() }
+
+// fate tells people why the sandbox has ended, and what of it is left.
+func (b *box) fate() string {
+	if !b.kept() {
+		return b.endReason()
+	}
+	return fmt.Sprintf("%s; it can be resumed as it was paused at %s, without what it has done since", b.endReason(), b.pausedAt.UTC().Format(time.RFC3339))
+}
+
+// remedy is what there is to do about a sandbox that has ended.
+func (b *box) remedy() string {
+	if b.kept() {
+		return fmt.Sprintf("`forkd resume %s` does that", b.id)
+	}
+	select {
+	case <-b.machine.Done():
+		if b.outgrew(b.machine.Ending()) {
+			return "fork another one with a larger memory limit, or none"
+		}
+	default:
+	}
+	return "fork another one"
 }
 
 // giveUp ends the sandbox for a reason of the host's.
@@ -271,25 +299,30 @@ func (b *box) endReason() string {
 		return ""
 	}
 	ending := b.machine.Ending()
-	if errors.Is(ending.Err, page.ErrQuota) && b.limits.MemoryMiB > 0 {
+	if b.outgrew(ending) {
 		return fmt.Sprintf("it needed more than its memory limit of %d MiB", b.limits.MemoryMiB)
 	}
 	return ending.String()
+}
+
+// outgrew reports whether its memory limit has ended the sandbox.
+func (b *box) outgrew(e machine.Ending) bool {
+	return errors.Is(e.Err, page.ErrQuota) && b.limits.MemoryMiB > 0
 }
 
 func (b *box) info() Info {
 	b.mu.Lock()
 	life := b.life
 	b.mu.Unlock()
-	reason := b.endReason()
-	if reason == "" {
-		reason = b.silence()
+	state, reason, pausedAt := b.state(), b.fate(), b.pausedAt
+	if state == Running {
+		reason, pausedAt = b.silence(), time.Time{}
 	}
 	return Info{
 		ID:           b.id,
 		SnapshotTag:  b.base,
 		Engine:       b.engine,
-		State:        b.state(),
+		State:        state,
 		Reason:       reason,
 		CreatedAt:    b.created,
 		ExpiresAt:    life.expires,
@@ -302,6 +335,7 @@ func (b *box) info() Info {
 		Metadata:     b.metadata,
 		OnTimeout:    b.onTimeout,
 		AutoResume:   b.autoResume,
+		PausedAt:     pausedAt,
 		Front:        life.front,
 		VCPUs:        b.manifest.VCPUs,
 		MemoryMiB:    b.manifest.MemoryMiB,

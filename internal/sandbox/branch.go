@@ -297,7 +297,7 @@ func (b *box) branchError(err error) error {
 		b.awaitEnd()
 		return b.dead()
 	}
-	return b.guestError(err, "branching sandbox %s", b.id)
+	return b.guestError(err, "branching")
 }
 
 // ForkSandbox makes n children of a sandbox, all of the same instant. Of a running

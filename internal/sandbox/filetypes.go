@@ -49,7 +49,7 @@ type Watch interface {
 type Metrics struct {
 	Time      time.Time
 	VCPUs     int
-	CPU       float64 // percent of one vCPU, averaged since the last time or the start
+	CPU       float64 // percent of one vCPU, averaged since the last time or the fork
 	MemTotal  int64   // bytes, as the guest sees them
 	MemUsed   int64
 	MemCache  int64

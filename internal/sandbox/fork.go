@@ -174,6 +174,7 @@ type birth struct {
 	names     names // that it has already, if any
 	fleeting  bool  // it is to be gone should the daemon end now
 	created   time.Time
+	pausedAt  time.Time // when its state was kept that a resume goes back to, if there is one
 	terms
 	life
 }
@@ -270,6 +271,7 @@ const (
 	reasonPaused  = "it was paused"
 	reasonSpace   = "its workspace was removed"
 	reasonClosed  = "forkd was stopped"
+	reasonUnsaved = "forkd was stopped, and could not pause it"
 
 	reasonOutlived = "another machine has taken its place" // of a sandbox that was found
 )
@@ -307,7 +309,8 @@ func (m *Manager) end(b *box, reason string) {
 }
 
 // retire frees a sandbox that ended by itself. It stays listed, with its
-// reason, until it is killed or maxEnded others have ended after it.
+// reason, until it is killed or maxEnded others have ended after it. One of which a pause is kept is
+// listed until it is killed or resumed: its state is not to go on as if nothing had happened.
 func (m *Manager) retire(b *box) {
 	m.spent.learn(b)
 	b.close()
@@ -328,11 +331,14 @@ func (m *Manager) list(b *box) (known bool, old *box) {
 	if m.boxes[b.id] != b {
 		return false, nil
 	}
+	if b.kept() {
+		return true, nil
+	}
 	m.ended = append(m.ended, b)
 	if len(m.ended) <= maxEnded {
 		return true, nil
 	}
-	if first := m.ended[0]; m.boxes[first.id] == first { // and not one that was resumed
+	if first := m.ended[0]; m.boxes[first.id] == first { // and not one that was rolled back
 		delete(m.boxes, first.id)
 		old = first
 	}

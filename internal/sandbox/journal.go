@@ -27,12 +27,13 @@ type journal struct {
 	whole bool // what an earlier daemon has written was read, all of it
 
 	mu      sync.Mutex
-	known   *ledger   // guarded by mu, but for what has departed
-	writes  bool      // it is opened; guarded by mu
-	file    *os.File  // nil: it could not be made; guarded by mu
-	size    int64     // of the file; guarded by mu
-	short   int64     // its size when it was written anew; guarded by mu
-	failing time.Time // since then the file lacks something; zero: it does not; guarded by mu
+	known   *ledger     // guarded by mu, but for what has departed
+	writes  bool        // it is opened; guarded by mu
+	file    *os.File    // nil: it could not be made; guarded by mu
+	is      os.FileInfo // of file; guarded by mu
+	size    int64       // of the file; guarded by mu
+	short   int64       // its size when it was written anew; guarded by mu
+	failing time.Time   // since then the file lacks something; zero: it does not; guarded by mu
 }
 
 const (
@@ -85,7 +86,7 @@ func (j *journal) open() {
 func (j *journal) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.writes && !j.failing.IsZero() {
+	if j.writes && (!j.failing.IsZero() || !j.intact()) {
 		j.did(j.rewrite())
 	}
 	if j.file != nil {
@@ -171,13 +172,24 @@ func (j *journal) add(entries ...*entry) {
 		if time.Since(j.failing) > mendAfter {
 			j.did(j.rewrite())
 		}
-	case j.size+int64(len(text)) > 2*j.short+growth:
+	case j.size+int64(len(text)) > 2*j.short+growth, !j.intact():
 		j.did(j.rewrite())
 	default:
 		n, err := j.file.Write(text)
 		j.size += int64(n)
 		j.did(err)
 	}
+}
+
+// intact reports whether the file is where it was put, and what was written to it. If somebody has removed
+// or changed it, a later daemon would not read what is appended.
+func (j *journal) intact() bool {
+	now, err := os.Lstat(j.path)
+	if err == nil && os.SameFile(now, j.is) && now.Size() == j.size {
+		return true
+	}
+	j.log.Warn("the journal of sandboxes was removed or changed, and is written anew", "path", j.path, "error", err)
+	return false
 }
 
 // did takes note of what has become of writing. It is told once that it fails.
@@ -202,7 +214,9 @@ func (j *journal) rewrite() error {
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(text); err == nil {
+	_, err = f.Write(text)
+	is, statErr := f.Stat()
+	if err = errors.Join(err, statErr); err == nil {
 		err = os.Rename(aside, j.path)
 	}
 	if err != nil {
@@ -211,6 +225,6 @@ func (j *journal) rewrite() error {
 	if j.file != nil {
 		j.file.Close()
 	}
-	j.file, j.size, j.short = f, int64(len(text)), int64(len(text))
+	j.file, j.is, j.size, j.short = f, is, int64(len(text)), int64(len(text))
 	return nil
 }

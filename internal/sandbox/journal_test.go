@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -94,6 +95,7 @@ func TestDamagedJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, body, _ := bytes.Cut(text, []byte("\n"))
 	line := func(s string) func(string) error {
 		return func(path string) error { return os.WriteFile(path, append(bytes.Clone(text), s...), 0o600) }
 	}
@@ -106,6 +108,8 @@ func TestDamagedJournal(t *testing.T) {
 		"nothing":              {func(string) error { return nil }, 0, ""},
 		"empty":                {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0, "does not begin"},
 		"zeros":                {func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 0, "does not begin"},
+		"no first line":        {func(path string) error { return os.WriteFile(path, body, 0o600) }, 3, "does not begin"},
+		"a damaged first line": {func(path string) error { return os.WriteFile(path, append([]byte("{\"jour\x00\n"), body...), 0o600) }, 3, "1 lines"},
 		"of a later forkd":     {func(path string) error { return os.WriteFile(path, []byte(`{"journal":2}`), 0o600) }, 0, "version 2"},
 		"a torn last line":     {line(`{"event":"gone","ids":["sb0000000`), 3, "1 lines"},
 		"a bad id":             {line(`{"event":"began","ids":["../x"],"tag":"x"}`), 3, "bad id"},
@@ -224,6 +228,57 @@ func TestJournalThatCannotBeWritten(t *testing.T) {
 				t.Errorf("it tells\n%s", text)
 			}
 			j.close()
+		})
+	}
+}
+
+// TestJournalThatSomebodyRemoves: whatever is done to the file while a daemon lives, the next one is told of
+// all that was there and of what comes.
+func TestJournalThatSomebodyRemoves(t *testing.T) {
+	for name, do := range map[string]func(path string) error{
+		"removed":   os.Remove,
+		"moved":     func(path string) error { return os.Rename(path, path+".old") },
+		"truncated": func(path string) error { return os.Truncate(path, 0) },
+		"replaced": func(path string) error {
+			return errors.Join(os.WriteFile(path+".x", nil, 0o600), os.Rename(path+".x", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, said := listen()
+			j := readJournal(filepath.Join(t.TempDir(), "journal"), log)
+			j.open()
+			start := func(i int) {
+				j.add(&entry{Event: began, IDs: []string{fmt.Sprintf("sb%012x", i)}, origin: origin{Tag: "x"}})
+			}
+			told := func(want int) {
+				t.Helper()
+				text, err := os.ReadFile(j.path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if l := again(t, text); len(l.listed) != want {
+					t.Errorf("it tells\n%s", text)
+				}
+			}
+			start(1)
+			if said.Len() > 0 {
+				t.Errorf("the log says %s", said)
+			}
+			for want := 2; want < 4; want++ {
+				if err := do(j.path); err != nil {
+					t.Fatal(err)
+				}
+				start(want)
+				told(want)
+			}
+			if err := do(j.path); err != nil {
+				t.Fatal(err)
+			}
+			j.close()
+			told(3)
+			if n := strings.Count(said.String(), "removed or changed"); n != 3 {
+				t.Errorf("the log says %d times that it is written anew: %s", n, said)
+			}
 		})
 	}
 }

@@ -65,7 +65,7 @@ func (m *Manager) keepers() (list []keeper) {
 			continue
 		}
 		b, kind := m.lookup(r.ID), &pausedKind
-		if b != nil && b.state() == Running {
+		if b != nil {
 			kind = &resumedKind
 		}
 		list = append(list, keeper{kind, r.ID, r.kept, runs(b)})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -208,26 +209,28 @@ func (l *ledger) lines() []byte {
 const maxListed = maxBoxes + maxEnded
 
 // readLedger reads a journal. What is no line of this version is left out; the error tells of
-// the first, and how many there are.
+// the first, and how many there are. One that has lost its heading may be of this version.
 func readLedger(text []byte) (l *ledger, err error) {
 	l = new(ledger)
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	var h heading
-	if err := json.Unmarshal(first, &h); err != nil {
-		return l, fmt.Errorf("it does not begin as one: %w", err)
-	}
-	if h.Journal != journalVersion {
+	_ = json.Unmarshal(first, &h) // what is none has no version
+	switch h.Journal {
+	case journalVersion:
+	case 0:
+		err, rest = errors.New("it does not begin as one"), text
+	default:
 		return l, fmt.Errorf("version %d, this forkd reads version %d", h.Journal, journalVersion)
 	}
-	bad := 0
+	bad, why := 0, error(nil)
 	for line := range bytes.Lines(rest) {
 		if wrong := l.read(line); wrong != nil {
 			bad++
-			err = cmp.Or(err, wrong)
+			why = cmp.Or(why, wrong)
 		}
 	}
 	if bad > 0 {
-		err = fmt.Errorf("%d lines are not understood, the first one because: %w", bad, err)
+		err = errors.Join(err, fmt.Errorf("%d lines are not understood, the first one because: %w", bad, why))
 	}
 	return l, err
 }

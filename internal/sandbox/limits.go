@@ -26,7 +26,12 @@ type Limits struct {
 
 // Bounds of Limits.
 const (
-	MaxLimitMiB  = 1 << 24 // of memory, and of disk
+	MaxLimitMiB = 1 << 24 // of memory, and of disk
+
+	// MinMemoryLimitMiB is the least that a memory limit is to be for a new sandbox: a child of the default snapshot
+	// has 2.5 to 2.6 MiB of its own when it has run its first command, which does nothing.
+	MinMemoryLimitMiB = 3
+
 	MaxProcesses = 1 << 22 // as many as a Linux kernel can have
 	MinCPUs      = 0.01    // a guest with less would not come up in time
 	MaxCPUs      = 1024

@@ -218,6 +218,11 @@ func (m *Manager) Close() error {
 func (m *Manager) dismiss(boxes map[string]*box) {
 	var run []string
 	for id, b := range boxes {
+		if b.kept() { // what it has done since is lost, and the next daemon says so, too
+			b.blame(reasonUnsaved)
+			m.journal.ended(b)
+			continue
+		}
 		if b.state() == Running {
 			b.blame(reasonClosed)
 			run = append(run, id)

@@ -43,7 +43,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 	ctx, cancel := b.untilClosed(ctx)
 	defer cancel()
 	r, _ := m.paused.get(id)
-	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.put(recordOf(b, k)) })
+	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.put(m.pauseOf(b, k)) })
 	if err != nil && r.SnapshotTag == "" {
 		m.tryForget(id)
 	}
@@ -64,7 +64,8 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 }
 
 // Resume has a paused sandbox go on, with a lifetime from now on; zero is the one
-// that it was given last, if any. Of one that runs nothing changes.
+// that it was given last, if any. One that has ended since goes on as it was when it was
+// paused last, which nothing but this does. Of one that runs nothing changes.
 func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration) (*Info, error) {
 	if err := checkLifetime(lifetime); err != nil {
 		return nil, err
@@ -74,14 +75,26 @@ func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration)
 		return nil, err
 	}
 	defer free()
-	if b := m.lookup(id); b != nil {
-		if b.state() != Running {
-			return nil, b.dead()
+	b := m.lookup(id)
+	if b != nil && b.state() != Running && b.kept() {
+		done, err := b.exclusive(ctx) // a rollback has it run again
+		if err != nil {
+			return nil, err
 		}
+		defer done()
+		b = m.lookup(id)
+	}
+	switch {
+	case b == nil:
+	case b.state() == Running:
 		info := b.info()
 		return &info, nil
+	case !b.kept():
+		return nil, b.dead()
+	default:
+		b.close()
 	}
-	r, ok := m.pausedOf(id)
+	r, ok := m.saved(id)
 	if !ok {
 		return nil, m.noSandbox(id)
 	}
@@ -90,8 +103,7 @@ func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration)
 		c.set(lifetime, time.Now())
 	}
 	defer m.tags.share(c.tag)()
-	b, err := m.restore(ctx, c)
-	if err != nil {
+	if b, err = m.restore(ctx, c); err != nil {
 		return nil, wrap(err, "resuming sandbox %s", id)
 	}
 	info := b.info()
@@ -107,7 +119,7 @@ func (m *Manager) turn(ctx context.Context, id string) (free func(), err error) 
 	return func() { m.paused.turns.release(id) }, nil
 }
 
-// saved returns the record of a sandbox that is paused or, if it runs, was.
+// saved returns the record of a sandbox that is paused or, if it runs or has ended, was.
 func (m *Manager) saved(id string) (pausedRecord, bool) {
 	r, ok := m.paused.get(id)
 	return r, ok && r.SnapshotTag != ""

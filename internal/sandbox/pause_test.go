@@ -236,8 +236,8 @@ func TestPausedSandboxesOutliveTheDaemon(t *testing.T) {
 	}
 	evalIn(t, m, resumed, "x = 2; x")
 	m = reopen(t, m, true)
-	for _, id := range []string{paused, resumed} {
-		if describe(t, m, id).State != Paused {
+	for id, state := range map[string]State{paused: Paused, resumed: Crashed} {
+		if describe(t, m, id).State != state {
 			t.Errorf("%s is %+v", id, describe(t, m, id))
 		}
 		if _, err := m.Resume(ctx, id, 0); err != nil {
@@ -247,8 +247,8 @@ func TestPausedSandboxesOutliveTheDaemon(t *testing.T) {
 			t.Errorf("x of %s is %s", id, got)
 		}
 	}
-	_, err := m.Sandbox(running)
-	wantCode(t, "one that was never paused", err, NotFound, running)
+	_, err := m.Resume(ctx, running, 0)
+	wantCode(t, "one that was never paused", err, SandboxDead, running)
 
 	kept, dropped := forkOne(t, m, ForkSpec{OnTimeout: PauseOnTimeout}), forkOne(t, m, ForkSpec{})
 	for _, id := range []string{resumed, kept, dropped} {

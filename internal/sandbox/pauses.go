@@ -13,8 +13,8 @@ import (
 const pausedVersion = 1
 
 // pausedRecord is what is durable of a sandbox that was paused, and what it is
-// made of again. It stays while the sandbox runs, so that a crash puts it back to
-// its last pause.
+// made of again. It stays while the sandbox runs, so that after a crash it can be put
+// back to its last pause.
 type pausedRecord struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
@@ -70,7 +70,7 @@ func (r pausedRecord) terms() terms {
 // birth is what the sandbox is made of again.
 func (r pausedRecord) birth() birth {
 	c := birth{
-		id: r.ID, tag: r.SnapshotTag, base: r.BaseTag, source: &r.BranchedFrom, names: r.Names, created: r.CreatedAt,
+		id: r.ID, tag: r.SnapshotTag, base: r.BaseTag, source: &r.BranchedFrom, names: r.Names, created: r.CreatedAt, pausedAt: r.PausedAt,
 		terms: r.terms(), life: life{front: r.Front},
 	}
 	c.set(time.Duration(r.LifetimeMS)*time.Millisecond, time.Now())
@@ -83,6 +83,15 @@ func (r pausedRecord) info() Info {
 		Limits: r.Limits, BranchedFrom: r.BranchedFrom, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB, DiskMiB: r.DiskMiB,
 		Metadata: r.Metadata, OnTimeout: r.OnTimeout, AutoResume: r.AutoResume, Front: r.Front,
 	}
+}
+
+// pauseOf is the record of a sandbox that is being paused. As long as it is, it was paused when it was before.
+func (m *Manager) pauseOf(b *box, k kept) pausedRecord {
+	next := recordOf(b, k)
+	if last, ok := m.paused.get(b.id); ok && last.SnapshotTag == k.SnapshotTag {
+		next.PausedAt = last.PausedAt
+	}
+	return next
 }
 
 // recordOf describes a sandbox as it is now.

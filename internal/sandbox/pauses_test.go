@@ -347,25 +347,3 @@ func TestComparePaths(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
-
-// The load of a sandbox is that since the last look.
-func TestLoad(t *testing.T) {
-	b := new(box)
-	for _, c := range []struct {
-		busy, total int64 // milliseconds
-		cpus        int
-		want        float64
-	}{
-		{1000, 4000, 2, 50},
-		{1500, 4500, 2, 200},
-		{1501, 4505, 2, 200}, // too soon to say
-		{1501, 5500, 2, 0.2},
-		{10, 20, 2, 0.2}, // a guest whose clock runs backwards
-		{9999, 99999, 0, 0.2},
-	} {
-		got := b.load(wire.Metrics{CPUs: c.cpus, CPUBusyNS: c.busy * 1e6, CPUTotalNS: c.total * 1e6})
-		if got < c.want-0.001 || got > c.want+0.001 {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-}

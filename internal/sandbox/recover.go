@@ -275,6 +275,9 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 		return n.ID, nil
 	}
 	b := m.newBox(snap.Manifest, n.birth(t.terms()))
+	if r, ok := m.saved(n.ID); ok {
+		b.pausedAt = r.PausedAt
+	}
 	b.restored, b.idling = n.Restored, foundIdle(n.Used, b.limits.Idle)
 	b.enter(v.VM, snap)
 	if v.Started() {

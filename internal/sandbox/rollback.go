@@ -17,7 +17,7 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 	}
 	defer done()
 	if b.relic != "" {
-		return nil, fail(FailedPrecondition, "fork another one", "sandbox %s has ended, and what it was made with is not known any more: %s", id, b.endReason())
+		return nil, fail(FailedPrecondition, b.remedy(), "sandbox %s has ended, and what it was made with is not known any more: %s", id, b.fate())
 	}
 	defer m.tags.share(tag)()
 	src, err := m.source(tag)
@@ -32,7 +32,7 @@ func (m *Manager) Rollback(ctx context.Context, id, tag string) (*Info, error) {
 		return nil, m.openError(tag, err)
 	}
 	next, err := m.spawn(ctx, src, birth{
-		id: b.id, tag: tag, first: b.first, workspace: b.workspace, created: b.created, terms: b.terms,
+		id: b.id, tag: tag, first: b.first, workspace: b.workspace, created: b.created, pausedAt: b.pausedAt, terms: b.terms,
 		fleeting: true, // until it is in the place of the other
 	})
 	if err != nil {

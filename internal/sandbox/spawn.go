@@ -166,6 +166,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		restored:  time.Now(),
 		idling:    idling{last: time.Now()},
 		workspace: c.workspace,
+		pausedAt:  c.pausedAt,
 		fleeting:  c.fleeting,
 		life:      c.life,
 		closed:    make(chan struct{}),

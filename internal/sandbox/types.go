@@ -65,7 +65,7 @@ func fail(code Code, hint, format string, args ...any) *Error {
 type State string
 
 // A sandbox is Running from the moment its fork returned, unless it is Paused; the
-// other states are final, with a reason in Info.
+// other states are final, with a reason in Info, but for one that was paused before: see Resume.
 const (
 	Running State = "running"
 	Exited  State = "exited"  // the guest powered off or was reset
@@ -95,7 +95,7 @@ type Info struct {
 	Metadata   map[string]string // its creator's; not to be changed
 	OnTimeout  TimeoutAction
 	AutoResume bool
-	PausedAt   time.Time       // when it was paused; zero unless it is
+	PausedAt   time.Time       // when it was paused; zero unless it is, or has ended since and can be resumed
 	Front      json.RawMessage // see ForkSpec
 }
 

@@ -8,18 +8,23 @@ import (
 	"github.com/forkd-dev/forkd/internal/agent/wire"
 )
 
-// usage is what the guest's processors had done when somebody looked last.
+// usage is what a sandbox's processors had done when somebody looked last.
 type usage struct {
-	busy, total int64 // nanoseconds since the guest's boot
-	percent     float64
+	busy    time.Duration
+	at      time.Time
+	percent float64
 }
 
-// leastUsage is how much time a guest's clock must have gone on for its usage to be
-// measured again.
-const leastUsage = 10 * time.Millisecond
+// leastUsage is how long ago somebody must have looked for the usage to be measured again: most of that of a
+// moment would be what the guest did to answer.
+const leastUsage = 500 * time.Millisecond
+
+// measureTime is how long a guest may take to tell what it uses: whoever asks all of them is not
+// to wait for the one that does not answer.
+const measureTime = 15 * time.Second
 
 // Metrics tells what a sandbox uses. It is no use of the sandbox: a paused one stays
-// paused.
+// paused, and one in which nothing has run yet is not started.
 func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	b, err := m.settled(ctx, id)
 	if err != nil {
@@ -29,58 +34,44 @@ func (m *Manager) Metrics(ctx context.Context, id string) (*Metrics, error) {
 	defer cancel()
 	ctx, stop := b.machine.Cell().Watch(ctx, min(silentTime, measureTime/3)) // and as long again until it is known to be silent
 	defer stop()
+	b.machine.Refresh()
+	// Before the guest is asked: what that takes is not its own use.
+	used := &Metrics{Time: time.Now().UTC(), VCPUs: b.manifest.VCPUs, CPU: b.load(time.Now()), Private: b.machine.PrivateBytes()}
+	if b.state() == Running && !b.machine.Started() {
+		used.MemTotal, used.DiskTotal = int64(b.manifest.MemoryMiB)<<20, int64(diskMiB(b.manifest))<<20
+		return used, nil
+	}
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	b.machine.Refresh()
 	in, err := b.agent.Metrics(ctx)
-	if err == nil && b.firstLook(in) {
-		select {
-		case <-time.After(firstUsage):
-			in, err = b.agent.Metrics(ctx)
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-	}
 	if err != nil {
 		return nil, b.guestError(err, "measuring")
 	}
-	return &Metrics{
-		Time: time.Unix(0, in.WallNS).UTC(), VCPUs: in.CPUs, CPU: b.load(in),
-		MemTotal: in.MemoryTotal, MemUsed: in.MemoryUsed, MemCache: in.MemoryCache, DiskTotal: in.DiskTotal, DiskUsed: in.DiskUsed,
-		Private: b.machine.PrivateBytes(),
-	}, nil
+	used.Time, used.VCPUs = time.Unix(0, in.WallNS).UTC(), in.CPUs
+	used.MemTotal, used.MemUsed, used.MemCache = in.MemoryTotal, in.MemoryUsed, in.MemoryCache
+	used.DiskTotal, used.DiskUsed = in.DiskTotal, in.DiskUsed
+	return used, nil
 }
 
-// measureTime is how long a guest may take to tell what it uses: whoever asks all of them is not
-// to wait for the one that does not answer.
-const measureTime = 15 * time.Second
-
-// firstUsage is over which time the processors' use is measured of whom nobody has asked for
-// it before. What a guest says then is of its whole life, which began before the fork.
-const firstUsage = 100 * time.Millisecond
-
-// firstLook reports whether nobody has looked before, and notes that somebody has.
-func (b *box) firstLook(in wire.Metrics) bool {
+// load returns the use of the processors since somebody looked last, or the fork, in percent of one.
+func (b *box) load(now time.Time) float64 {
+	busy := b.machine.Counters().Busy
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.usage.total > 0 {
-		return false
+	if b.usage.at.IsZero() {
+		b.usage.at = b.restored
 	}
-	b.usage = usage{busy: in.CPUBusyNS, total: in.CPUTotalNS}
-	return true
+	return b.usage.look(busy, now, b.manifest.VCPUs)
 }
 
-// load returns the use of the processors since the last time in percent of one.
-func (b *box) load(in wire.Metrics) float64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	busy, total := in.CPUBusyNS-b.usage.busy, in.CPUTotalNS-b.usage.total
-	if in.CPUs < 1 || busy < 0 || total < int64(leastUsage) {
-		return b.usage.percent
+// look returns the use since the last look, in percent of one of so many processors.
+func (u *usage) look(busy time.Duration, now time.Time, vcpus int) float64 {
+	used, long := busy-u.busy, now.Sub(u.at)
+	if used >= 0 && (long >= leastUsage || long > 0 && u.busy == 0) {
+		*u = usage{busy, now, min(100*float64(used)/float64(long), 100*float64(vcpus))}
 	}
-	b.usage = usage{in.CPUBusyNS, in.CPUTotalNS, 100 * float64(in.CPUs) * float64(busy) / float64(total)}
-	return b.usage.percent
+	return u.percent
 }
 
 // User looks an account of the sandbox up, by its name or number.

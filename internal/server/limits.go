@@ -24,7 +24,7 @@ func readLimits(body []byte) (l sandbox.Limits, err error) {
 	}
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
-	l.MemoryMiB, err = number("memory_limit_mib", req.Memory, 0, 1, 1<<20)
+	l.MemoryMiB, err = number("memory_limit_mib", req.Memory, 0, sandbox.MinMemoryLimitMiB, 1<<20)
 	note(err)
 	l.CPUs, err = processors("cpus", req.CPUs)
 	note(err)

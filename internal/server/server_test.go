@@ -218,6 +218,8 @@ func TestWrongInput(t *testing.T) {
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","n":"5"}`, 400, bad, "n: must be a whole number"},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","n":true}`, 400, bad, "n: must be a whole number"},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","memory_limit_mib":0}`, 400, bad, "memory_limit_mib: "},
+		{"POST", "/v1/sandboxes", `{"tag":"pyagent","memory_limit_mib":2}`, 400, bad, "memory_limit_mib: must be 3 to 1048576, not 2"},
+		{"POST", "/v1/workspaces", `{"name":"w","snapshot_tag":"pyagent","memory_limit_mib":1}`, 400, bad, "memory_limit_mib: must be 3 to"},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","memory_limit_mib":-1}`, 400, bad, "memory_limit_mib: "},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","cpus":0}`, 400, bad, "cpus: must be 0.01 to 1024, not 0"},
 		{"POST", "/v1/sandboxes", `{"tag":"pyagent","cpus":1e308}`, 400, bad, "cpus: "},

@@ -508,7 +508,8 @@ type ClientInterface interface {
 	// ResumeSandboxWithBody Lets a paused sandbox go on. Of one that runs, nothing changes.
 	//
 	// It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
-	// may be left out. Body limit 64 KiB.
+	// may be left out. One that was paused before, was resumed, and has crashed or exited, goes on as it was when it was
+	// paused last; its reason tells when that was. Body limit 64 KiB.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -518,7 +519,8 @@ type ClientInterface interface {
 	// ResumeSandbox Lets a paused sandbox go on. Of one that runs, nothing changes.
 	//
 	// It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
-	// may be left out. Body limit 64 KiB.
+	// may be left out. One that was paused before, was resumed, and has crashed or exited, goes on as it was when it was
+	// paused last; its reason tells when that was. Body limit 64 KiB.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1702,7 +1704,8 @@ func (c *Client) SignalProcess(ctx context.Context, id ID, process ProcessRef, b
 // ResumeSandboxWithBody Lets a paused sandbox go on. Of one that runs, nothing changes.
 //
 // It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
-// may be left out. Body limit 64 KiB.
+// may be left out. One that was paused before, was resumed, and has crashed or exited, goes on as it was when it was
+// paused last; its reason tells when that was. Body limit 64 KiB.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1722,7 +1725,8 @@ func (c *Client) ResumeSandboxWithBody(ctx context.Context, id ID, contentType s
 // ResumeSandbox Lets a paused sandbox go on. Of one that runs, nothing changes.
 //
 // It has its id, memory, disk and processes, and fresh randomness and the right time. Its lifetime begins anew. The body
-// may be left out. Body limit 64 KiB.
+// may be left out. One that was paused before, was resumed, and has crashed or exited, goes on as it was when it was
+// paused last; its reason tells when that was. Body limit 64 KiB.
 //
 // Takes a body of the `application/json` content type.
 //

@@ -218,6 +218,7 @@ type Stat struct {
 	Resident     int    `json:"resident"`     // pages
 	Instructions uint64 `json:"instructions"`
 	Translated   uint64 `json:"translated"`
+	BusyNS       int64  `json:"busy_ns"` // processor time
 }
 
 // VM is a machine of a cell.

@@ -16,7 +16,7 @@ func (a *API) live(id string) (*sandbox.Info, front.Record, error) {
 		return nil, front.Record{}, err
 	}
 	if info.State != sandbox.Running && info.State != sandbox.Paused {
-		return nil, front.Record{}, noSandbox(id)
+		return nil, front.Record{}, refuse(http.StatusNotFound, "sandbox %q was not found: %s", clip(id), info.Reason)
 	}
 	rec, err := front.Decode(info.Front)
 	return info, rec, err

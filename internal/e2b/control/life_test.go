@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,11 +91,14 @@ func TestPauseAndResume(t *testing.T) {
 	s.want(t, 404, "DELETE", at, "", nil)
 }
 
-// TestGone: of a sandbox that is not there, or has ended, nothing is known.
+// TestGone: of a sandbox that is not there, or has ended, nothing is known but why.
 func TestGone(t *testing.T) {
 	s := newSite(t)
 	made := s.create(t, `{"templateID":"base"}`)
-	s.boxes[made.SandboxID].State = sandbox.Crashed
+	s.boxes[made.SandboxID].State, s.boxes[made.SandboxID].Reason = sandbox.Crashed, "it fell"
+	if _, text := s.ask(t, "GET", "/sandboxes/"+made.SandboxID, ""); !strings.Contains(text, "was not found: it fell") {
+		t.Errorf("what is told of it is %s", text)
+	}
 	for _, id := range []string{"sbnone", made.SandboxID} {
 		for _, c := range []struct{ method, path, body string }{
 			{"GET", "/sandboxes/", ""}, {"POST", "/sandboxes//connect", `{"timeout":5}`}, {"POST", "/v2/sandboxes//connect", ""},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,7 +70,7 @@ func (v *vcpu) Counters() engine.Counters {
 	if thread := v.thread.Load(); thread != 0 {
 		used += threadTime(int(thread))
 	}
-	return engine.Counters{Instructions: uint64(used)}
+	return engine.Counters{Instructions: uint64(used), Busy: time.Duration(used)}
 }
 
 // threadTime returns the processor time of a thread of this process since it began,

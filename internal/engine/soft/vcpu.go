@@ -92,6 +92,7 @@ func (v *vcpu) Counters() engine.Counters {
 	if v.hart.ID == 0 {
 		codes := v.vm.codes
 		c.PagesDecoded, c.PagesInherited, c.Translated = codes.Decoded.Load(), codes.Inherited.Load(), codes.Translated.Load()
+		c.Busy = v.vm.group.Used()
 	}
 	return c
 }

@@ -89,8 +89,12 @@ func (f *Fake) SetFront(_ context.Context, id string, update func(json.RawMessag
 
 // Metrics are made up.
 func (f *Fake) Metrics(_ context.Context, id string) (*sandbox.Metrics, error) {
-	if _, err := f.box(id); err != nil {
+	b, err := f.box(id)
+	if err != nil {
 		return nil, err
+	}
+	if b.info.Metadata["falls"] != "" { // when somebody looks
+		return nil, fault(sandbox.SandboxDead, "fork another one", "sandbox %s has ended: it fell", id)
 	}
 	return &sandbox.Metrics{
 		Time: time.Now(), VCPUs: 1, CPU: 12.5, MemTotal: 512 << 20, MemUsed: 100 << 20, MemCache: 50 << 20,

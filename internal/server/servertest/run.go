@@ -38,8 +38,8 @@ func (b *box) interpreter(id, language string) (*codeContext, error) {
 	return c, nil
 }
 
-// RunCode looks the code up: "print", "display", "raise", "die", and "sleep", which
-// lasts until it is cancelled.
+// RunCode looks the code up: "print", "display", "raise", "give up", which raises a TimeoutError of its own, "late",
+// which its time limit ends, "die", and "sleep", which lasts until it is cancelled.
 func (f *Fake) RunCode(ctx context.Context, id string, spec sandbox.RunSpec, event func(sandbox.RunEvent) error) (*sandbox.RunResult, error) {
 	b, err := f.box(id)
 	if err != nil {
@@ -66,6 +66,11 @@ func (f *Fake) RunCode(ctx context.Context, id string, spec sandbox.RunSpec, eve
 		}}}
 	case "raise":
 		res.Error = raised("ValueError", "no").Error
+	case "give up":
+		res.Error = raised("TimeoutError", "no answer").Error
+	case "late":
+		res.Error = raised("KeyboardInterrupt", "").Error
+		res.Error.Type, res.Error.Message = "TimeoutError", "evaluation was interrupted after 1s"
 	case "die":
 		res.Lost = true
 	case "sleep":

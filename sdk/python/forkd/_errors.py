@@ -88,7 +88,7 @@ class PausedError(FailedPreconditionError):
 
 
 class PortClosedError(ForkdError, ConnectionRefusedError):
-    """Nothing listens on the port in the sandbox."""
+    """Nothing listens on the port in the sandbox, or what did has broken the connection."""
 
     code = "port_closed"
 

@@ -52,6 +52,13 @@ class Reply:
         self._left = 0  # bytes of the body, or of the piece
         self._keep = False
 
+    @classmethod
+    def of_chunks(cls) -> "Reply":
+        """Return a reply of which only the chunks of its body come."""
+        reply = cls("GET")
+        reply.status, reply._parse = 101, reply._size
+        return reply
+
     def feed(self, data: bytes) -> None:
         """Take what came; nothing means that the connection has ended."""
         if not data:

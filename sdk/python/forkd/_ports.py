@@ -9,7 +9,8 @@ from typing import Dict, List, Mapping, Optional, Union
 from ._controller import box_route
 from ._data import exact
 from ._errors import DeadlineError, PortClosedError, UnsupportedError
-from ._http1 import request_head
+from ._http1 import ProtocolError, Reply, request_head
+from ._io import Stream
 from ._opening import Opening
 from ._transport import Answer, Transport
 
@@ -52,13 +53,13 @@ class AsyncPorts:
         return Opening(self._open(port), AsyncConnection.close)
 
     async def _open(self, port: int) -> "AsyncConnection":
-        headers = {"Connection": "Upgrade", "Upgrade": "tcp"}
+        headers = {"Connection": "Upgrade", "Upgrade": "tcp-chunked"}
         answer = await self._transport.begin("GET", box_route(self._id, "tcp", str(port)), None, headers)
         if answer.reply.status != 101:
             answer.stream.close()
             raise UnsupportedError(f"opening port {port}: the daemon's answer {answer.reply.status} is no connection")
         answer.stream.limits.until = None  # the limit of a call was for its beginning
-        return AsyncConnection(self._transport, answer)
+        return AsyncConnection(self._transport, _Unchunked(answer.stream, answer.reply.rest(), port))
 
     async def wait(self, port: int, timeout: float = 30.0) -> None:
         """Return when something listens on a port."""
@@ -91,20 +92,57 @@ class AsyncPorts:
                 head["Content-Length"] = str(len(data))
             await connection.send(request_head(method, path, head) + data)
             answer = Answer(connection.stream, method, self._transport)
-            with self._transport.talking():
-                answer.reply.feed(await connection.receive())
             await answer.head()
             return Response(answer.reply.status, answer.reply.headers, await answer.read())
         finally:
             await connection.close()
 
 
-class AsyncConnection:
-    """A TCP connection to a port of a sandbox."""
+class _Unchunked:
+    """A connection on which what comes is in chunks: the last one tells an end from a break."""
 
-    def __init__(self, transport: Transport, answer: Answer):
-        self.stream = answer.stream
-        self._first = answer.reply.rest()
+    def __init__(self, stream: Stream, first: bytes, port: int):
+        self.limits = stream.limits
+        self._stream = stream
+        self._first = first
+        self._chunks = Reply.of_chunks()
+        self._broken = f"the server in the sandbox broke the connection to port {port}"
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._stream.send(data)
+        except ConnectionError as err:
+            raise PortClosedError(self._broken) from err
+
+    async def receive(self) -> bytes:
+        data = self._chunks.take()
+        try:
+            while not data and not self._chunks.complete:
+                first, self._first = self._first, b""
+                self._chunks.feed(first or await self._stream.receive())
+                data = self._chunks.take()
+        except (ProtocolError, ConnectionError) as err:
+            raise PortClosedError(self._broken) from err
+        return data
+
+    async def end(self) -> None:
+        await self._stream.end()
+
+    def pending(self) -> bool:
+        return self._stream.pending()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class AsyncConnection:
+    """A TCP connection to a port of a sandbox.
+
+    If the server breaks it, or is gone with its sandbox, that is a PortClosedError, and no end.
+    """
+
+    def __init__(self, transport: Transport, stream: Stream):
+        self.stream = stream
         self._transport = transport
 
     async def send(self, data: Union[str, bytes]) -> None:
@@ -114,9 +152,6 @@ class AsyncConnection:
 
     async def receive(self) -> bytes:
         """Return what has come, as soon as something has; nothing at the end."""
-        if self._first:
-            data, self._first = self._first, b""
-            return data
         with self._transport.talking():
             return await self.stream.receive()
 

@@ -189,7 +189,7 @@ class EvalAnswer(_Eval, total=False):
 
 
 class Metrics(TypedDict):
-    """What a sandbox uses. cpu_percent is of one vCPU, since the last time somebody asked."""
+    """What a sandbox uses. cpu_percent is of one vCPU, since the last time somebody asked, or the fork."""
 
     time: str
     vcpus: int

@@ -184,7 +184,10 @@ class AsyncSandbox:
         return await self.controller.pause_sandbox(self.id)
 
     async def resume(self, timeout: Optional[float] = None) -> SandboxInfo:
-        """Let it go on where it was paused; its lifetime begins anew."""
+        """Let it go on where it was paused; its lifetime begins anew.
+
+        One that has ended since goes on as it was when it was paused last, as its ``info`` tells.
+        """
         return await self.controller.resume_sandbox(self.id, timeout)
 
     async def kill(self) -> None:

@@ -51,6 +51,23 @@ class TestReply(unittest.TestCase):
         reply, body = parse(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: tcp\r\n\r\nfirst bytes")
         self.assertEqual((reply.status, body, reply.rest(), reply.reusable), (101, b"", b"first bytes", False))
 
+    def test_chunks_alone(self):
+        data = chunk(b"abc") + chunk(b"x" * 20) + chunk(b"")
+        for size in (1, 2, 3, len(data)):
+            reply, body = Reply.of_chunks(), b""
+            for i in range(0, len(data), size):
+                self.assertFalse(reply.complete)
+                reply.feed(data[i : i + size])
+                body += reply.take()
+            self.assertEqual((body, reply.complete), (b"abc" + b"x" * 20, True))
+            reply.feed(b"")
+        for cut in range(len(data)):
+            reply = Reply.of_chunks()
+            if cut:
+                reply.feed(data[:cut])
+            with self.assertRaises(ProtocolError):
+                reply.feed(b"")
+
     def test_more_than_was_asked_for(self):
         reply, body = parse(OK + b"Content-Length: 1\r\n\r\nabc")
         self.assertEqual((body, reply.reusable), (b"a", False))

@@ -12,7 +12,7 @@ import threading
 import unittest
 from datetime import datetime, timezone
 
-from forkd import ConnectError, Controller, EvalError, EvalTimeout, ForkdError, PartialSpawnError, Sandbox
+from forkd import ConnectError, Controller, EvalError, EvalTimeout, ForkdError, PartialSpawnError, PortClosedError, Sandbox
 from forkd._data import pieces
 from forkd._files import _file_info, _time
 from forkd._io import iterate, run
@@ -315,6 +315,33 @@ class TestBranches(FakeDaemon):
         self.addCleanup(begun.set)
         self.server.answers["GET", "/v1/sandboxes/sb-1/tcp/9"] = lambda _: (begun.wait(3), (None, None))[1]
         self.assertEqual(self.fails(box.ports.wait, 9, timeout=2).code, "timeout")
+
+    def test_the_end_and_a_break_of_a_connection_are_told_apart(self):
+        def serve(said):
+            def answer(handler):
+                handler.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp-chunked\r\n\r\n" + said)
+                return None, None
+
+            return answer
+
+        for said, want in [
+            (b"4\r\nhalf\r\n0\r\n\r\n", b"half"),
+            (b"0\r\n\r\n", b""),
+            (b"4\r\nhalf\r\n", None),
+            (b"9\r\nhalf", None),
+            (b"", None),
+            (b"no chunk\r\n", None),
+        ]:
+            with self.subTest(said):
+                self.server.answers["GET", "/v1/sandboxes/sb-1/tcp/9"] = serve(said)
+                with self.box.ports.open(9) as connection:
+                    if want is not None:
+                        self.assertEqual(connection.receive_all(), want)
+                        continue
+                    error = self.fails(connection.receive_all)
+                    self.assertEqual((type(error), error.code), (PortClosedError, "port_closed"))
+                    self.assertIn("broke the connection to port 9", str(error))
+        self.assertEqual({asked[2]["Upgrade"] for asked in self.server.asked if asked[1].endswith("/tcp/9")}, {"tcp-chunked"})
 
     def test_delete(self):
         self.answer("DELETE", "/v1/snapshots/b", 204)

@@ -77,7 +77,7 @@ export class PausedError extends FailedPreconditionError {
 	static override readonly code = "paused";
 }
 
-/** Nothing listens on the port in the sandbox. */
+/** Nothing listens on the port in the sandbox, or what did has broken the connection. */
 export class PortClosedError extends ForkdError {
 	static readonly code = "port_closed";
 }

@@ -58,7 +58,8 @@ export class Ports {
 
 	/** Opens a TCP connection to a port. Not in browsers. */
 	async open(port: number, options: CallOptions = {}): Promise<Connection> {
-		return new Connection(await this.transport.upgrade(boxRoute(this.id, "tcp", String(port)), "tcp", options));
+		const duplex = await this.transport.upgrade(boxRoute(this.id, "tcp", String(port)), "tcp-chunked", options);
+		return new Connection(duplex, port);
 	}
 
 	/** Returns when something listens on a port. */
@@ -96,19 +97,85 @@ function refuse(text: string, status: number, id: string): void {
 	if (OWN_CODES.has(code) || (code === "not_found" && error.includes(id))) throw errorOf(body, status);
 }
 
-/** A TCP connection to a port of a sandbox. */
+const LINE_FEED = 10;
+const MAX_LINE = 1024;
+
+/**
+ * Takes chunks (RFC 9112, 7.1) apart, as their bytes come. It returns whether the last one has come, which tells an end from a
+ * break.
+ */
+async function* unchunk(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, boolean> {
+	let left = 0; // bytes of a chunk
+	let line = ""; // as far as it has come
+	let last = false;
+	for await (const piece of pieces) {
+		for (let at = 0; at < piece.length; ) {
+			if (left > 0) {
+				const part = piece.subarray(at, at + left);
+				at += part.length;
+				left -= part.length;
+				yield part;
+				continue;
+			}
+			const char = piece[at++]!;
+			line += String.fromCharCode(char);
+			if (line.length > MAX_LINE) return false;
+			if (char !== LINE_FEED) continue;
+			const size = line.trim();
+			line = "";
+			if (size === "") continue; // the end of a chunk
+			if (last || !/^[0-9a-f]{1,13}$/i.test(size)) return false;
+			left = Number.parseInt(size, 16);
+			last = left === 0;
+		}
+	}
+	return last;
+}
+
+/**
+ * A TCP connection to a port of a sandbox. If the server breaks it, or is gone with its sandbox, that is a `PortClosedError`, and
+ * no end.
+ */
 export class Connection implements AsyncIterable<Uint8Array> {
+	private readonly incoming: AsyncGenerator<Uint8Array, void>;
+	private closed = false;
+
 	/** @internal */
-	constructor(private readonly duplex: Duplex) {}
+	constructor(
+		private readonly duplex: Duplex,
+		private readonly port: number,
+	) {
+		this.incoming = this.read();
+	}
+
+	private async *read(): AsyncGenerator<Uint8Array, void> {
+		let whole: boolean;
+		try {
+			whole = yield* unchunk(this.duplex.incoming);
+		} catch (err) {
+			throw this.broken(err);
+		}
+		if (!whole) throw this.broken();
+	}
+
+	/** What has become of the connection, if it was not closed here. */
+	private broken(cause?: unknown): unknown {
+		if (this.closed) return cause;
+		return new PortClosedError(`the server in the sandbox broke the connection to port ${this.port}`, { cause });
+	}
 
 	/** Sends text or bytes. */
 	async send(data: string | Uint8Array): Promise<void> {
-		await this.duplex.send(typeof data === "string" ? new TextEncoder().encode(data) : data);
+		try {
+			await this.duplex.send(typeof data === "string" ? new TextEncoder().encode(data) : data);
+		} catch (err) {
+			throw this.broken(err);
+		}
 	}
 
 	/** Yields what comes until the other side has ended. */
 	[Symbol.asyncIterator](): AsyncIterator<Uint8Array> {
-		return this.duplex.incoming[Symbol.asyncIterator]();
+		return this.incoming;
 	}
 
 	/** Returns all that comes until the other side has ended. */
@@ -122,6 +189,7 @@ export class Connection implements AsyncIterable<Uint8Array> {
 	}
 
 	close(): void {
+		this.closed = true;
 		this.duplex.close();
 	}
 }

@@ -138,7 +138,7 @@ export interface SandboxInfo extends Limits {
 	autoResume: boolean;
 }
 
-/** What a sandbox uses. `cpuPercent` is of one vCPU, since the last time that somebody asked. */
+/** What a sandbox uses. `cpuPercent` is of one vCPU, since the last time that somebody asked, or the fork. */
 export interface Metrics {
 	time: string;
 	vcpus: number;

@@ -104,7 +104,11 @@ export class Sandbox {
 		return await this.controller.pauseSandbox(this.id, options);
 	}
 
-	/** Lets it go on where it was paused; its lifetime begins anew. */
+	/**
+	 * Lets it go on where it was paused; its lifetime begins anew.
+	 *
+	 * One that has ended since goes on as it was when it was paused last, as its `info` tells.
+	 */
 	async resume(options: { timeoutMs?: number } & CallOptions = {}): Promise<SandboxInfo> {
 		return await this.controller.resumeSandbox(this.id, options);
 	}

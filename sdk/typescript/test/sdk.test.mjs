@@ -134,7 +134,7 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		answers.set("GET /v1/sandboxes/sb1/tcp/9", closed);
 		answers.set("GET /v1/sandboxes/sb1/ports/9/", closed);
 		const limits = { timeoutMs: 3000, requestTimeoutMs: 100 };
-		await assert.rejects(box.ports.wait(9, limits), /nothing listens on port 9 after 0.1 s/);
+		await assert.rejects(box.ports.wait(9, limits), /nothing listens on port 9 after 0\.1/);
 		answers.set("GET /v1/snapshots/b/info", { body: { tag: "b", status: "writing" } });
 		await assert.rejects(controller.waitSnapshot("b", limits), forkd.DeadlineError);
 		assert.ok(asked.length < 40, `${asked.length} requests`);
@@ -272,6 +272,45 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		assert.equal(box.getUrl(80), `${url}/v1/sandboxes/sb1/ports/80/`);
 	});
 }
+
+test("the end and a break of a connection are told apart", async () => {
+	setPlatform(node);
+	let said = ""; // by the server in the sandbox, in pieces; then the connection ends
+	const upgrades = [];
+	const daemon = createServer().on("upgrade", (request, socket) => {
+		upgrades.push(request.headers.upgrade);
+		const [first, ...more] = said.split("~");
+		socket.write(`HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp-chunked\r\n\r\n${first}`);
+		const rest = () => (more.length ? socket.write(more.shift(), () => setTimeout(rest, 5)) : socket.end());
+		setTimeout(rest, 5);
+	});
+	daemon.listen(0, "127.0.0.1");
+	await once(daemon, "listening");
+	const box = new forkd.Sandbox("sb1", new forkd.Controller({ url: `http://127.0.0.1:${daemon.address().port}` }));
+	for (const [text, want] of [
+		["4\r\nhalf\r\n0\r\n\r\n", "half"],
+		["4~\r\nha~lf\r~\n5\r\n and \r\n0~\r~\n\r\n", "half and "],
+		["0\r\n\r\n", ""],
+		["4\r\nhalf\r\n"],
+		["9\r\nha~lf"],
+		[""],
+		["no chunk\r\n"],
+		["0\r\n\r\n4\r\nmore\r\n"],
+		["1".repeat(2000)],
+	]) {
+		said = text;
+		const connection = await box.ports.open(9);
+		const all = connection.receiveAll();
+		if (want === undefined) {
+			await assert.rejects(all, (err) => err instanceof forkd.PortClosedError && /broke the connection to port 9/.test(err.message), text);
+		} else {
+			assert.equal(new TextDecoder().decode(await all), want);
+		}
+		connection.close();
+	}
+	assert.deepEqual([...new Set(upgrades)], ["tcp-chunked"]);
+	daemon.close();
+});
 
 test("URLs", async () => {
 	const { Controller } = await import("../dist/esm/node.js");

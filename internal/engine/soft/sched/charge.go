@@ -24,6 +24,19 @@ func (g *Group) Charge(used time.Duration, vcpus int) {
 	g.exhaust(now)
 }
 
+// Used returns the processor time that the group has had.
+func (g *Group) Used() time.Duration {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	now := g.s.now()
+	for _, v := range g.s.running {
+		if v.group == g {
+			g.s.charge(v, now)
+		}
+	}
+	return g.used
+}
+
 // Wait returns how long the group is to put off what it does without a permit, zero if it need
 // not: as long as it has used up its bound, and for a grain if permits are scarce and others are
 // earlier. Who has waited asks again.

@@ -56,6 +56,32 @@ func TestChargeKeepsTheBound(t *testing.T) {
 	}
 }
 
+// TestUsed: a group has used what its vCPUs have, also while they execute, and its devices.
+func TestUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(1)
+		m, other := s.add(s.s.Group(0, 0)), s.add(s.s.Group(0, 0))
+		check := func(when string, want time.Duration) {
+			t.Helper()
+			if got := m.group.Used(); got != want {
+				t.Errorf("%s it has used %v, want %v", when, got, want)
+			}
+		}
+		check("before it executes", 0)
+		m.execute(30 * time.Millisecond)
+		other.execute(time.Second)
+		check("when another one has", 30*time.Millisecond)
+		m.group.Charge(5*time.Millisecond, 1)
+		check("with its devices", 35*time.Millisecond)
+		s.wg.Go(func() { m.execute(time.Second) })
+		time.Sleep(300*time.Millisecond + look/2)
+		check("while it executes", 335*time.Millisecond+look/2)
+		s.wg.Wait()
+		m.group.Close()
+		other.group.Close()
+	})
+}
+
 // TestWaitIsFair: where processors are scarce, a machine whose devices work all the time gets no
 // more than its weight gives it, though it needs no permit.
 func TestWaitIsFair(t *testing.T) {

@@ -219,6 +219,7 @@ func (s *Scheduler) settle(now time.Duration) {
 func (s *Scheduler) charge(v *VCPU, now time.Duration) {
 	g, used := v.group, now-v.charged
 	v.charged = now
+	g.used += used
 	g.virtual += time.Duration(float64(used) * g.slower)
 	if g.bound {
 		g.allowance.Take(now, float64(used))

@@ -106,6 +106,7 @@ type Group struct {
 	slower float64    // immutable; virtual time by real time
 	bound  bool       // immutable
 
+	used    time.Duration // processor time
 	virtual time.Duration
 	waiters []*VCPU // first come first
 	running int
