@@ -492,7 +492,7 @@ type EvalAllRequest struct {
 	// Sandboxes Ids of the sandboxes.
 	Sandboxes []string `json:"sandboxes"`
 
-	// TimeoutSecs When to interrupt it in each, over 0 and up to 31536000 seconds; the daemon's default when left out.
+	// TimeoutSecs When to interrupt it in each, over 0 and up to 31536000 seconds; never when left out.
 	TimeoutSecs *float64 `json:"timeout_secs,omitempty"`
 }
 
@@ -515,7 +515,7 @@ type EvalRequest struct {
 	// Code An expression or statements.
 	Code string `json:"code"`
 
-	// TimeoutSecs When to interrupt it, over 0 and up to 31536000 seconds; the daemon's default when left out.
+	// TimeoutSecs When to interrupt it, over 0 and up to 31536000 seconds; never when left out.
 	TimeoutSecs *float64 `json:"timeout_secs,omitempty"`
 }
 

@@ -42,11 +42,15 @@ type EvalResult struct {
 // TimeoutError means that the time limit ended an evaluation. The runtime's state is kept.
 type TimeoutError struct {
 	After  time.Duration
+	Unmet  bool        // it had not begun: one was running that nobody waits for any more, and goes on
 	Result *EvalResult // what there was: output, and where the code was interrupted
 }
 
 // Error implements error.
 func (e *TimeoutError) Error() string {
+	if e.Unmet {
+		return fmt.Sprintf("evaluation did not begin within %v: another one runs, which nobody waits for, until it is interrupted", e.After)
+	}
 	return fmt.Sprintf("evaluation was interrupted after %v", e.After)
 }
 
@@ -108,10 +112,9 @@ func (c *Client) Runtime(name string) (wire.RuntimeInfo, bool) {
 	return e.known(), true
 }
 
-// InterruptRuntime interrupts the evaluation with this id, and reports whether it was running.
-func (c *Client) InterruptRuntime(ctx context.Context, name string, eval uint64) (bool, error) {
-	r, err := request[wire.RuntimeInterrupted](ctx, c, wire.OpRuntimeInterrupt, wire.RuntimeInterrupt{Name: name, Eval: eval})
-	return r.Delivered, err
+// InterruptRuntime interrupts the evaluation with this id if it is running, and tells what is.
+func (c *Client) InterruptRuntime(ctx context.Context, name string, eval uint64) (wire.RuntimeInterrupted, error) {
+	return request[wire.RuntimeInterrupted](ctx, c, wire.OpRuntimeInterrupt, wire.RuntimeInterrupt{Name: name, Eval: eval})
 }
 
 // Interrupt interrupts whichever evaluation runs; it ends with KeyboardInterrupt, or what the language has in its place.
@@ -175,11 +178,16 @@ func (c *Client) Evaluate(ctx context.Context, runtime string, eval *Evaluation,
 	}
 	result, err := c.evaluate(ctx, e, eval, timeout)
 	if err != nil {
-		if _, keep := errors.AsType[*TimeoutError](err); !keep {
-			e.disconnect()
-		}
+		e.settle(err)
 	}
 	return result, err
+}
+
+// settle drops the kept connection after an error, unless it is still of use.
+func (e *evaluator) settle(err error) {
+	if t, timedOut := errors.AsType[*TimeoutError](err); !timedOut || t.Unmet {
+		e.disconnect()
+	}
 }
 
 // evaluator finds a runtime, if need be by asking the guest.
@@ -215,20 +223,23 @@ func (c *Client) evaluate(ctx context.Context, e *evaluator, eval *Evaluation, t
 		c.abandon(e, eval.id)
 	})
 	defer stop()
-	guard := c.guard(e, eval.id, timeout)
+	guard := c.guard(e, conn, eval.id, timeout)
 	result, err := conn.evaluate(ctx, eval)
 	if err != nil && ctx.Err() != nil {
 		close(guard.over)
 		return nil, context.Cause(ctx)
 	}
-	timedOut, killed := guard.end()
+	guard.end()
 	switch {
-	case err == nil && timedOut && result.Error != nil && result.Error.Interrupted:
-		return result, &TimeoutError{timeout, result}
+	case err == nil && guard.timedOut && result.Error != nil && result.Error.Interrupted:
+		return result, &TimeoutError{After: timeout, Result: result}
 	case err == nil:
 		return result, nil
-	case killed != nil:
-		return nil, killed
+	case guard.unmet:
+		result = &EvalResult{EvalResult: wire.EvalResult{ID: eval.id, Error: new(wire.EvalError)}}
+		return result, &TimeoutError{After: timeout, Unmet: true, Result: result}
+	case guard.killed != nil:
+		return nil, guard.killed
 	}
 	if _, refused := errors.AsType[*wire.Error](err); refused {
 		return nil, err
@@ -262,13 +273,13 @@ func (c *Client) recover(ctx context.Context, e *evaluator, cause error) error {
 const interruptTime = 5 * time.Second
 
 // interruptLater interrupts an evaluation whose caller has left, or whose time is over. It
-// reports whether the guest has answered, and whether there was something to interrupt.
-func (c *Client) interruptLater(e *evaluator, id uint64) (answered, delivered bool) {
+// reports whether the guest has answered, and what.
+func (c *Client) interruptLater(e *evaluator, id uint64) (answered bool, r wire.RuntimeInterrupted) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.interruptTime)
 	defer cancel()
-	delivered, err := c.InterruptRuntime(ctx, e.known().Name, id)
+	r, err := c.InterruptRuntime(ctx, e.known().Name, id)
 	_, refused := errors.AsType[*wire.Error](err)
-	return err == nil || refused, delivered
+	return err == nil || refused, r
 }
 
 // maxAbandoned is how often a guest is told of an evaluation whose caller has left, until it has answered.
@@ -279,8 +290,8 @@ const maxAbandoned = 60
 func (c *Client) abandon(e *evaluator, id uint64) {
 	for range maxAbandoned {
 		at := time.Now()
-		answered, delivered := c.interruptLater(e, id)
-		if answered && !delivered {
+		answered, r := c.interruptLater(e, id)
+		if answered && !r.Delivered {
 			time.Sleep(interruptGrace)
 			c.interruptLater(e, id)
 		}
@@ -298,10 +309,11 @@ type guard struct {
 	over     chan struct{} // closed by end
 	done     chan struct{} // closed when the goroutine has ended
 	timedOut bool
+	unmet    bool  // another evaluation was running at the time limit
 	killed   error // set when the runtime was replaced
 }
 
-func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
+func (c *Client) guard(e *evaluator, conn *call, id uint64, timeout time.Duration) *guard {
 	g := &guard{over: make(chan struct{}), done: make(chan struct{})}
 	if timeout <= 0 {
 		close(g.done)
@@ -319,7 +331,14 @@ func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
 			case <-time.After(wait):
 			}
 			g.timedOut = true
-			if answered, _ := c.interruptLater(e, id); answered {
+			answered, r := c.interruptLater(e, id)
+			if r.Other { // which is not to end for this one
+				g.unmet = true
+				conn.conn.Close()
+				go c.abandon(e, id) // it may have begun just now
+				return
+			}
+			if answered {
 				ignored++
 			}
 		}
@@ -329,15 +348,15 @@ func (c *Client) guard(e *evaluator, id uint64, timeout time.Duration) *guard {
 		default:
 		}
 		g.killed = c.replace(e, "")
+		conn.conn.Close() // what it led to is gone, or was before
 	}()
 	return g
 }
 
-// end stops the guard and tells what it has done.
-func (g *guard) end() (timedOut bool, killed error) {
+// end stops the guard. What it has done stands in it.
+func (g *guard) end() {
 	close(g.over)
 	<-g.done
-	return g.timedOut, g.killed
 }
 
 // replace kills a runtime that is of no more use: it did what cause says, or, without a cause, did not react to the

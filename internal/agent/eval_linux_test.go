@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -305,8 +306,48 @@ func TestEvalTimeoutKeepsState(t *testing.T) {
 	if r := f.eval(t, "while True: pass"); r.Error == nil || !r.Error.Interrupted {
 		t.Fatalf("%+v", r)
 	}
-	if delivered, err := f.InterruptRuntime(t.Context(), "python", 7); delivered || err != nil {
-		t.Fatalf("interrupting nothing: %v, %v", delivered, err)
+	if r, err := f.InterruptRuntime(t.Context(), "python", 7); r.Delivered || r.Other || err != nil {
+		t.Fatalf("interrupting nothing: %+v, %v", r, err)
+	}
+}
+
+// The time limit of an evaluation is none of the one that it waits for, which a client has left behind: that goes on, and the
+// state stays.
+func TestEvalTimeoutBehindAnother(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t, "os", "time")
+	f.eval(t, "kept = 1")
+	goOn := filepath.Join(t.TempDir(), "go-on")
+	other := f.newClient()
+	defer other.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := other.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: fmt.Sprintf("while not os.path.exists(%q): time.sleep(.01)\nkept += 1", goOn)})
+		ended <- err
+	}()
+	for r, err := f.InterruptRuntime(t.Context(), "python", 7); !r.Other; r, err = f.InterruptRuntime(t.Context(), "python", 7) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := &agent.TimeoutError{}
+	waits := f.newClient()
+	defer waits.Close()
+	if r, err := waits.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "kept = 0", Timeout: 50 * time.Millisecond}); !errors.As(err, &late) || !late.Unmet || r.Error == nil {
+		t.Fatalf("%+v, error %v", r, err)
+	}
+	run := agent.RunRequest{Code: "kept = 0", Timeout: 50 * time.Millisecond}
+	if _, err := f.RunCode(t.Context(), run, func(agent.RunEvent) error { return nil }); !errors.As(err, &late) || !late.Unmet {
+		t.Fatalf("of a run the error is %v", err)
+	}
+	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := f.value(t, "kept"); got != "2" {
+		t.Errorf("kept is %s", got)
 	}
 }
 

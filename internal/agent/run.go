@@ -57,9 +57,7 @@ func (c *Client) RunCode(ctx context.Context, req RunRequest, event func(RunEven
 	}
 	result, err := c.run(ctx, e, req, event)
 	if err != nil {
-		if _, keep := errors.AsType[*TimeoutError](err); !keep {
-			e.disconnect()
-		}
+		e.settle(err)
 	}
 	return result, err
 }
@@ -90,23 +88,25 @@ func (c *Client) run(ctx context.Context, e *evaluator, req RunRequest, event fu
 		c.abandon(e, request.ID)
 	})
 	defer stop()
-	guard := c.guard(e, request.ID, req.Timeout)
+	guard := c.guard(e, conn, request.ID, req.Timeout)
 	end, err := conn.follow(ctx, request.ID, event)
 	if err != nil && ctx.Err() != nil {
 		close(guard.over)
 		return nil, context.Cause(ctx)
 	}
-	timedOut, killed := guard.end()
+	guard.end()
 	var unwanted *eventError
 	switch {
 	case err == nil:
 		result := &RunResult{Count: end.Count, Error: end.Error}
-		if timedOut && end.Error != nil && end.Error.Interrupted {
+		if guard.timedOut && end.Error != nil && end.Error.Interrupted {
 			return result, &TimeoutError{After: req.Timeout}
 		}
 		return result, nil
-	case killed != nil:
-		return nil, killed
+	case guard.unmet:
+		return new(RunResult), &TimeoutError{After: req.Timeout, Unmet: true}
+	case guard.killed != nil:
+		return nil, guard.killed
 	case errors.As(err, &unwanted):
 		conn.conn.Close()
 		c.interruptLater(e, request.ID)

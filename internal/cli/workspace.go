@@ -19,8 +19,8 @@ func newWorkspace(f *factory) *cobra.Command {
 		Short:   "Named sandboxes that outlive the daemon",
 		Long: `A workspace is a sandbox with a name. It can be suspended, which saves it to disk and
 ends its sandbox, and resumed later, by another daemon too. When the daemon ends in an
-orderly way it suspends the workspaces that run. After a crash a workspace resumes
-from its last suspension.`,
+orderly way it suspends the workspaces that run. After a crash of the host, or of the
+process that it lives in, a workspace resumes from its last suspension.`,
 		Example: `  forkd workspace create build --tag pyagent
   forkd workspace exec build -- git clone https://example.com/repo
   forkd workspace suspend build

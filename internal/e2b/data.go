@@ -108,7 +108,7 @@ func (rt *Router) awake(ctx context.Context, info *sandbox.Info) *refusal {
 	case !info.AutoResume:
 		return no("The sandbox is paused; connect to it to resume it")
 	}
-	if _, err := rt.m.Resume(ctx, info.ID, 0); err != nil {
+	if _, err := rt.m.Unpause(ctx, info.ID, 0); err != nil {
 		return no("The sandbox could not be resumed: " + err.Error())
 	}
 	return nil

@@ -49,7 +49,7 @@ type Config struct {
 type sandboxes interface {
 	Sandbox(id string) (*sandbox.Info, error)
 	Sandboxes() []sandbox.Info
-	Resume(ctx context.Context, id string, lifetime time.Duration) (*sandbox.Info, error)
+	Unpause(ctx context.Context, id string, lifetime time.Duration) (*sandbox.Info, error)
 }
 
 // Router is everything that a daemon serves, as an http.Handler. Its methods are

@@ -38,7 +38,7 @@ func (d *domain) Sandboxes() (list []sandbox.Info) {
 	return list
 }
 
-func (d *domain) Resume(_ context.Context, id string, _ time.Duration) (*sandbox.Info, error) {
+func (d *domain) Unpause(_ context.Context, id string, _ time.Duration) (*sandbox.Info, error) {
 	box := d.boxes[id]
 	box.State = sandbox.Running
 	d.boxes[id] = box

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/machine"
 )
 
 // pauseBare pauses a sandbox without an agent.
@@ -143,4 +146,51 @@ func TestPauseThatFailedIsNone(t *testing.T) {
 		t.Errorf("the next daemon has it as %+v", info)
 	}
 	actor{}.play(t, m.lookup(id)) // so that nobody waits for it in the end
+}
+
+// TestFallenByItself: why and how a sandbox has ended by itself is what the next daemon tells, too, if this one
+// ends in order.
+func TestFallenByItself(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	b := forkBare(t, m, "x")
+	pauseBare(t, m, b)
+	b = resumeBare(t, m, b.id)
+	b.inhabit(cell.Bygone(1, machine.Ending{Err: errors.New("its own fault")}))
+	m.retire(b)
+	want := describe(t, m, b.id)
+	m = reopen(t, m, false)
+	if now := describe(t, m, b.id); now.Reason != want.Reason || now.State != want.State {
+		t.Errorf("it was %s, %q, and is %s, %q", want.State, want.Reason, now.State, now.Reason)
+	}
+}
+
+// TestAutoResumeOfWhatFell: who waits for a paused sandbox, while somebody resumes it and it ends, does not have it
+// go on from its pause once more.
+func TestAutoResumeOfWhatFell(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	made, err := m.Fork(t.Context(), ForkSpec{Tag: "x", N: 1, AutoResume: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := made[0].Sandbox.ID
+	pauseBare(t, m, m.lookup(id))
+	free, err := m.turn(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(chan error, 1)
+	go func() { used <- second(m.Eval(t.Context(), id, "1", 0)) }()
+	time.Sleep(50 * time.Millisecond)
+	b := resumeBare(t, m, id)
+	b.giveUp("it fell over")
+	m.retire(b)
+	kept, _ := m.saved(id) // a resume would be seen
+	if err := os.Truncate(filepath.Join(m.store.Dir(kept.SnapshotTag), "state.bin"), 1); err != nil {
+		t.Fatal(err)
+	}
+	m.cool(kept.SnapshotTag)
+	free()
+	wantCode(t, "who uses it", <-used, SandboxDead, "it fell over")
 }

@@ -153,6 +153,8 @@ func (m *Manager) save(ctx context.Context, b *box, name, parent string, k kept,
 		if err != nil {
 			b.machine.Start()
 			m.letGo(held)
+		} else {
+			held.guest.Abandon() // nobody lets it go any more
 		}
 	}()
 	if err := b.machine.Suspend(ctx); err != nil {
@@ -204,11 +206,24 @@ func (m *Manager) sweepKept() {
 		m.dropOwn(w.garbage())
 	}
 	for _, r := range m.paused.all() {
-		left := m.dropOwn(r.garbage())
-		if r.SnapshotTag == "" && len(left) == 0 {
-			if err := m.paused.remove(r.ID); err != nil {
-				m.opts.Log.Warn("removing a record of what was never paused", "id", r.ID, "error", err)
-			}
+		m.sweepPaused(r.ID)
+	}
+}
+
+// sweepPaused is sweepKept for one sandbox, which somebody may be pausing.
+func (m *Manager) sweepPaused(id string) {
+	free, err := m.turn(context.Background(), id)
+	if err != nil {
+		return
+	}
+	defer free()
+	r, ok := m.paused.get(id)
+	if !ok {
+		return
+	}
+	if left := m.dropOwn(r.garbage()); r.SnapshotTag == "" && len(left) == 0 {
+		if err := m.paused.remove(r.ID); err != nil {
+			m.opts.Log.Warn("removing a record of what was never paused", "id", r.ID, "error", err)
 		}
 	}
 }

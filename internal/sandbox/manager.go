@@ -219,7 +219,9 @@ func (m *Manager) dismiss(boxes map[string]*box) {
 	var run []string
 	for id, b := range boxes {
 		if b.kept() { // what it has done since is lost, and the next daemon says so, too
-			b.blame(reasonUnsaved)
+			if b.state() == Running {
+				b.blame(reasonUnsaved)
+			}
 			m.journal.ended(b)
 			continue
 		}

@@ -67,6 +67,15 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 // that it was given last, if any. One that has ended since goes on as it was when it was
 // paused last, which nothing but this does. Of one that runs nothing changes.
 func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration) (*Info, error) {
+	return m.resume(ctx, id, lifetime, true)
+}
+
+// Unpause is Resume, but for a sandbox that has ended: that it has is an error.
+func (m *Manager) Unpause(ctx context.Context, id string, lifetime time.Duration) (*Info, error) {
+	return m.resume(ctx, id, lifetime, false)
+}
+
+func (m *Manager) resume(ctx context.Context, id string, lifetime time.Duration, revive bool) (*Info, error) {
 	if err := checkLifetime(lifetime); err != nil {
 		return nil, err
 	}
@@ -76,7 +85,7 @@ func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration)
 	}
 	defer free()
 	b := m.lookup(id)
-	if b != nil && b.state() != Running && b.kept() {
+	if b != nil && b.state() != Running && b.kept() && revive {
 		done, err := b.exclusive(ctx) // a rollback has it run again
 		if err != nil {
 			return nil, err
@@ -89,7 +98,7 @@ func (m *Manager) Resume(ctx context.Context, id string, lifetime time.Duration)
 	case b.state() == Running:
 		info := b.info()
 		return &info, nil
-	case !b.kept():
+	case !b.kept() || !revive:
 		return nil, b.dead()
 	default:
 		b.close()
@@ -237,7 +246,7 @@ func (m *Manager) find(ctx context.Context, id string) (*box, error) {
 		if r, ok := m.saved(id); !hasCode(err, SandboxPaused) || ok && !r.AutoResume {
 			return b, err
 		}
-		if _, err := m.Resume(ctx, id, 0); err != nil {
+		if _, err := m.Unpause(ctx, id, 0); err != nil { // it may have been resumed, and have ended, meanwhile
 			return nil, err
 		}
 	}

@@ -255,6 +255,34 @@ func TestSweepOfPauses(t *testing.T) {
 	wantCode(t, "a record of the future", err, Internal, "version 7")
 }
 
+// TestPauseDuringASweep: a pause that succeeds while what was cut short is removed is not forgotten.
+func TestPauseDuringASweep(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	bare(t, m, "left", "")
+	b := forkBare(t, m, "x")
+	for id, tag := range map[string]string{b.id: "paused-never", "sb000000000000": "left"} { // first pauses that were cut short
+		cut := goldenPaused
+		cut.ID, cut.BaseTag, cut.kept = id, "x", kept{OwnTags: []string{tag}}
+		if err := m.paused.put(cut); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removable := m.tags.share("left")
+	swept := make(chan struct{})
+	go func() {
+		m.sweepKept()
+		close(swept)
+	}()
+	time.Sleep(100 * time.Millisecond) // it is at the other one
+	pauseBare(t, m, b)
+	removable()
+	<-swept
+	if info, err := m.Sandbox(b.id); err != nil || info.State != Paused {
+		t.Errorf("what was paused is %+v, %v", info, err)
+	}
+}
+
 // What a sandbox is given is checked, and copied.
 func TestTerms(t *testing.T) {
 	m := openBare(t, t.TempDir())

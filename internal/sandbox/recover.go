@@ -280,6 +280,9 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 	}
 	b.restored, b.idling = n.Restored, foundIdle(n.Used, b.limits.Idle)
 	b.enter(v.VM, snap)
+	if !n.Awake { // else it may have lost its runtime, and have another one
+		b.untouched()
+	}
 	if v.Started() {
 		err := v.GoOn(ctx)
 		if ctx.Err() != nil {
@@ -305,12 +308,18 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 }
 
 // awaken has a sandbox go on that was awake when an earlier daemon ended: a pause or a
-// branch that was under way may have left the guest standing still.
+// branch that was under way may have left the guest standing still. An evaluation that is under way has nobody
+// any more who waits for it, or keeps its time limit, so it is interrupted, as when a client leaves.
 func (m *Manager) awaken(b *box) {
 	ctx, cancel := b.machine.Cell().Timeout(context.Background(), releaseTime)
 	defer cancel()
 	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
 		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
+	}
+	if name := b.manifest.Runtime; name != "" {
+		if err := b.agent.Interrupt(ctx, name); err != nil && b.state() == Running {
+			m.opts.Log.Warn("interrupting what an earlier daemon had evaluated", "id", b.id, "error", err)
+		}
 	}
 	close(b.awake)
 	b.notes.soon(b)

@@ -98,6 +98,7 @@ func (m *Manager) spawnIn(ctx context.Context, home *cell.Cell, src *snapshot.Sn
 	for i, b := range boxes {
 		if errs[i] == nil {
 			b.enter(vms[i], src)
+			b.untouched()
 		}
 	}
 	return errs, nil
@@ -194,7 +195,11 @@ func (b *box) inhabit(v *cell.VM) {
 func (b *box) enter(v *cell.VM, snap *snapshot.Snapshot) {
 	b.inhabit(v)
 	b.snap = snap.Retain()
-	if man := snap.Manifest; man.Runtime != "" {
+}
+
+// untouched has the sandbox's runtime known as it is in its snapshot, which saves asking the guest.
+func (b *box) untouched() {
+	if man := b.snap.Manifest; man.Runtime != "" {
 		b.agent.Adopt(wire.RuntimeInfo{Name: man.Runtime, Port: man.RuntimePort, Starts: max(1, man.RuntimeStarts), Alive: true})
 	}
 }

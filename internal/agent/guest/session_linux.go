@@ -150,8 +150,7 @@ func (s *session) dispatch(r wire.Request) error {
 		return with(r, s.runCode)
 	case wire.OpRuntimeInterrupt:
 		return answer(s, r, func(a wire.RuntimeInterrupt) (any, error) {
-			delivered, err := s.warm.Interrupt(a)
-			return wire.RuntimeInterrupted{Delivered: delivered}, err
+			return s.warm.Interrupt(a)
 		})
 	}
 	return s.dispatchFile(r)

@@ -128,11 +128,11 @@ func (m *Manager) List() []wire.RuntimeInfo {
 	return infos
 }
 
-// Interrupt interrupts the evaluation with the given id and reports whether it was running.
-func (m *Manager) Interrupt(req wire.RuntimeInterrupt) (bool, error) {
+// Interrupt interrupts the evaluation with the given id if it is running, and tells what is.
+func (m *Manager) Interrupt(req wire.RuntimeInterrupt) (wire.RuntimeInterrupted, error) {
 	r, err := m.find(req.Name)
 	if err != nil {
-		return false, err
+		return wire.RuntimeInterrupted{}, err
 	}
 	return r.interrupt(req.Eval)
 }

@@ -320,6 +320,7 @@ class Runtime:
         self.interrupted = False
         self.forked = False
         self.renewing = False
+        self.fresh = True  # nothing was evaluated since the last hold, so nobody has waited for that to end
         self.sink = collections.deque((), 0)  # what draws from an iterator
         self.spin = ()  # what the last hold was made of
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
@@ -467,8 +468,9 @@ class Runtime:
                     poller.register(fd, events)
                     # What comes with a connection is mostly there already. The class in C does without a name for it all.
                     connections[fd] = _socket.socket(family, socket.SOCK_STREAM, 0, fd)
-                    # The poller yields the listener first, but what others have sent may be older.
-                    if len(connections) > 1 or self.step(connections[fd], socket.MSG_DONTWAIT):
+                    # The poller yields the listener first, but what others have sent may be older; and who had to wait
+                    # may have hung up.
+                    if len(connections) > 1 or not self.fresh or self.step(connections[fd], socket.MSG_DONTWAIT):
                         continue
                 elif not (event & hung_up and left(connections[fd])) and self.step(connections[fd], 0):
                     continue
@@ -494,7 +496,9 @@ class Runtime:
                         return False
                     data += more
                     continue
-                if not self.handle(connection, data[4], data[5:size]):
+                going = self.handle(connection, data[4], data[5:size])
+                self.fresh = False
+                if not going:
                     return False
                 del data[:size]
             return True
@@ -553,6 +557,7 @@ class Runtime:
         as it would be every child that frees them.
         """
         page = self.page
+        self.fresh = True
         try:
             gc.collect()
             gc.freeze()
@@ -855,6 +860,7 @@ def rehearse(runtime):
                 body = encode({"id": 1, "code": f"[0.5, {n}.0]"}).encode()
                 client.sendall(HEADER.pack(len(body), EVAL) + body)
                 client.shutdown(socket.SHUT_WR)
+                runtime.fresh = True
                 runtime.serve(listener, False)
 
 

@@ -196,21 +196,22 @@ func (r *Runtime) discard() {
 
 // interrupt raises the language's interrupt in the evaluation with this id, or in any for 0, and in the programs that it
 // started.
-func (r *Runtime) interrupt(id uint64) (bool, error) {
+func (r *Runtime) interrupt(id uint64) (done wire.RuntimeInterrupted, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pid == 0 {
-		return false, nil
+		return done, nil
 	}
 	running := r.driver.current()
 	if running == 0 || id != 0 && id != running {
-		return false, nil
+		done.Other = running != 0
+		return done, nil
 	}
 	switch err := r.driver.interrupt(running); {
 	case errors.Is(err, unix.ESRCH):
-		return false, nil // it has just ended
+		return done, nil // it has just ended
 	case err != nil:
-		return false, err
+		return done, err
 	}
 	// An interpreter that waits for a program in C does not see the signal until that program ends.
 	pids, _ := r.cgroup.PIDs()
@@ -219,7 +220,8 @@ func (r *Runtime) interrupt(id uint64) (bool, error) {
 			_ = unix.Kill(pid, unix.SIGINT)
 		}
 	}
-	return true, nil
+	done.Delivered = true
+	return done, nil
 }
 
 // processes counts what lives in the runtime's cgroup besides an idle interpreter.

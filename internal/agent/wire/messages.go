@@ -192,9 +192,10 @@ type RuntimeInterrupt struct {
 	Eval uint64 `json:"eval,omitempty"`
 }
 
-// RuntimeInterrupted tells whether the evaluation was still running.
+// RuntimeInterrupted tells whether the evaluation was still running, or another one was.
 type RuntimeInterrupted struct {
 	Delivered bool `json:"delivered"`
+	Other     bool `json:"other,omitempty"`
 }
 
 // RuntimeRecover asks for a runtime that answers. A dead one is started again; one that lives is left alone unless Kill

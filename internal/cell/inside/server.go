@@ -249,6 +249,7 @@ func (s *Server) serveControl(conn *wire.Conn, there func()) {
 	s.tidySoon()
 	err := s.receive(c)
 	c.Close()
+	c.beside.Wait() // whoever comes next finishes it until then
 	s.mu.Lock()
 	if s.control == c {
 		s.control, s.pins = nil, nil
@@ -259,7 +260,6 @@ func (s *Server) serveControl(conn *wire.Conn, there func()) {
 		}
 	}
 	s.mu.Unlock()
-	c.beside.Wait()
 	close(c.over)
 }
 

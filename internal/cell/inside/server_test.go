@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -162,5 +163,41 @@ func noDescriptors(t *testing.T) (restore func()) {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestToldBeforeItLists: what a daemon that is gone has told is done before the next one hears what there is, also if
+// that comes when the end of the first one has been seen.
+func TestToldBeforeItLists(t *testing.T) {
+	s := newServer(t)
+	addMachine(t, s, 7)
+	usual := handlers[wire.OpClose]
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	handlers[wire.OpClose] = handler{beside: true, do: func(s *Server, c *session, m *wire.Message) (*result, error) {
+		close(begun)
+		<-goOn
+		return usual.do(s, c, m)
+	}}
+	defer func() { handlers[wire.OpClose] = usual }()
+	first := connect(t, s)
+	body, err := json.Marshal(wire.Ref{ID: 7})
+	if err == nil {
+		err = first.Send(&wire.Message{Op: wire.OpClose, Body: body})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	first.Close()
+	time.Sleep(50 * time.Millisecond) // the end is seen
+	time.AfterFunc(100*time.Millisecond, func() { close(goOn) })
+	next := connect(t, s)
+	next.ask(wire.OpList, wire.List{})
+	var state wire.State
+	if err := json.Unmarshal(next.answer().Body, &state); err != nil {
+		t.Fatal(err)
+	}
+	if len(state.VMs) != 0 {
+		t.Errorf("it tells of %d machines that it was told to close", len(state.VMs))
 	}
 }

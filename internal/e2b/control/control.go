@@ -33,7 +33,7 @@ type Manager interface {
 	Kill(id string) error
 
 	Pause(ctx context.Context, id string) (*sandbox.Info, error)
-	Resume(ctx context.Context, id string, lifetime time.Duration) (*sandbox.Info, error)
+	Unpause(ctx context.Context, id string, lifetime time.Duration) (*sandbox.Info, error)
 	SetLifetime(ctx context.Context, id string, d time.Duration) (*sandbox.Info, error)
 	ExtendLifetime(ctx context.Context, id string, d time.Duration) (*sandbox.Info, error)
 	SetFront(ctx context.Context, id string, update func(json.RawMessage) (json.RawMessage, error)) error

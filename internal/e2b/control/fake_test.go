@@ -163,7 +163,7 @@ func (d *domain) Pause(_ context.Context, id string) (*sandbox.Info, error) {
 	})
 }
 
-func (d *domain) Resume(_ context.Context, id string, life time.Duration) (*sandbox.Info, error) {
+func (d *domain) Unpause(_ context.Context, id string, life time.Duration) (*sandbox.Info, error) {
 	return d.change(id, func(box *sandbox.Info) error {
 		if box.State == sandbox.Paused {
 			box.State, box.PausedAt, box.ExpiresAt = sandbox.Running, time.Time{}, time.Now().Add(life)

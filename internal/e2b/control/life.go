@@ -81,7 +81,7 @@ func (a *API) connect(g generation) route {
 		status := http.StatusOK
 		if info.State == sandbox.Paused {
 			status = http.StatusCreated
-			info, err = a.m.Resume(r.Context(), id, duration(life))
+			info, err = a.m.Unpause(r.Context(), id, duration(life))
 			a.journal.note(id, levelInfo, "resumed")
 		} else {
 			info, err = a.m.ExtendLifetime(r.Context(), id, duration(life))
@@ -123,7 +123,7 @@ func (a *API) resume(w http.ResponseWriter, r *http.Request) error {
 	case req.Memory != nil && !*req.Memory:
 		return missing("memory: false", "a sandbox resumes with its memory")
 	}
-	if info, err = a.m.Resume(r.Context(), id, duration(life)); err != nil {
+	if info, err = a.m.Unpause(r.Context(), id, duration(life)); err != nil {
 		return err
 	}
 	a.journal.note(id, levelInfo, "resumed")
