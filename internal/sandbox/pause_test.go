@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -374,26 +373,5 @@ func TestPauseEndsCalls(t *testing.T) {
 	}
 	if got := evalIn(t, m, id, "1 + 1"); got != "2" {
 		t.Error(got)
-	}
-}
-
-// TestPauseLeavesNobodyWaiting: nothing waits for the guest of a sandbox that is paused any more.
-func TestPauseLeavesNobodyWaiting(t *testing.T) {
-	m := openBare(t, t.TempDir())
-	bare(t, m, "x", "")
-	b := forkBare(t, m, "x")
-	for range 3 {
-		pauseBare(t, m, b)
-		b = resumeBare(t, m, b.id)
-	}
-	stacks := make([]byte, 1<<20)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		all := string(stacks[:runtime.Stack(stacks, true)])
-		if !strings.Contains(all, "(*Cell).Watch") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("somebody watches a cell:\n%s", all)
-		}
 	}
 }
