@@ -59,7 +59,8 @@ func (m *Manager) recover(ctx context.Context) error {
 	go func() {
 		defer close(all.done)
 		work.Wait()
-		if all.ctx.Err() == nil { // what a sandbox stands on is known for all of them
+		if all.ctx.Err() == nil { // what there is, and what it stands on, is known
+			m.journal.complete()
 			m.sweepKept()
 		}
 	}()
@@ -262,5 +263,5 @@ func (m *Manager) certain(id string) error {
 	if c == nil {
 		return nil
 	}
-	return wrap(fmt.Errorf("it may run in process %d, and the journal, which would tell, is damaged: %w", c.PID, errUntold), "making sandbox %s run again", id)
+	return wrap(fmt.Errorf("it may run in process %d, and the journal, which would tell, is damaged or lacks something: %w", c.PID, errUntold), "making sandbox %s run again", id)
 }

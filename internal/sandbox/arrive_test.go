@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -364,5 +365,43 @@ func TestResumeThatWasGivenUp(t *testing.T) {
 	}
 	if info, err := m.Sandbox(first.id); err != nil || info.State != Running {
 		t.Errorf("its neighbour is %+v, %v", info, err)
+	}
+}
+
+// TestLateArrivalWithoutAJournalTwice: what the journal did not tell of a process that does not answer, nobody knows
+// when the next daemon comes either, whatever this one has written; but when all have answered.
+func TestLateArrivalWithoutAJournalTwice(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	unknown := forkBare(t, m, "x").id
+	path := filepath.Join(m.opts.Home, "journal")
+	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 1}, func() {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, bytes.Replace(text, []byte(unknown), []byte("a rotten one"), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	pausedOnce(t, m, unknown)
+	for range 2 {
+		wantCode(t, "resuming what may run there", second(m.Resume(t.Context(), unknown, 0)), Timeout, "journal")
+		m = meanwhile(t, m, nothing)
+	}
+	if err := m.Kill(ids[0]); err != nil {
+		t.Error(err)
+	}
+	if err := m.paused.remove(unknown); err != nil {
+		t.Fatal(err)
+	}
+	celltest.Continue(t, pid)
+	<-m.arrivals.done
+	b := m.lookup(unknown)
+	if b == nil || b.state() != Running || b.machine.Cell().PID != pid {
+		t.Fatalf("what nobody has killed is %+v", b)
+	}
+	if m = meanwhile(t, m, func() { silence(t, b) }); m.dark() != nil {
+		t.Error("it lacks something once all was known again")
 	}
 }

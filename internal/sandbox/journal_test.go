@@ -38,6 +38,13 @@ func TestJournalGolden(t *testing.T) {
 	}
 }
 
+// startJournal returns the journal of a home in which nothing has ever lived.
+func startJournal(path string, log *slog.Logger) *journal {
+	j := readJournal(path, log)
+	j.complete()
+	return j
+}
+
 // What a journal tells, all lines together.
 func TestLedger(t *testing.T) {
 	const a, b = "sb00000000000a", "sb00000000000b"
@@ -104,10 +111,13 @@ func TestDamagedJournal(t *testing.T) {
 		known  int
 		say    string
 	}{
-		"no damage":            {line(""), 3, ""},
-		"nothing":              {func(string) error { return nil }, 0, ""},
-		"empty":                {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0, "does not begin"},
-		"zeros":                {func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 0, "does not begin"},
+		"no damage": {line(""), 3, ""},
+		"nothing":   {func(string) error { return nil }, 0, ""},
+		"empty":     {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0, "does not begin"},
+		"zeros":     {func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 0, "does not begin"},
+		"what it lacks": {func(path string) error {
+			return os.WriteFile(path, append([]byte("{\"journal\":0}\n"), body...), 0o600)
+		}, 3, "did not know all"},
 		"no first line":        {func(path string) error { return os.WriteFile(path, body, 0o600) }, 3, "does not begin"},
 		"a damaged first line": {func(path string) error { return os.WriteFile(path, append([]byte("{\"jour\x00\n"), body...), 0o600) }, 3, "1 lines"},
 		"of a later forkd":     {func(path string) error { return os.WriteFile(path, []byte(`{"journal":2}`), 0o600) }, 0, "version 2"},
@@ -139,6 +149,19 @@ func TestDamagedJournal(t *testing.T) {
 			j.open()
 			j.gone("", "sb000000000003")
 			j.close()
+			if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
+				return // it is in the way of another
+			}
+			if again := readJournal(path, log); again.whole != j.whole {
+				t.Error("the next daemon takes it for whole")
+			}
+			j = readJournal(path, log)
+			j.open()
+			j.complete()
+			j.close()
+			if again := readJournal(path, log); !again.whole {
+				t.Error("it lacks something although all is known")
+			}
 		})
 	}
 }
@@ -158,7 +181,7 @@ func TestJournalIsBelievedWithinReason(t *testing.T) {
 // tell allows, and tells all of it.
 func TestJournalIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
-	j := readJournal(path, slog.New(slog.DiscardHandler))
+	j := startJournal(path, slog.New(slog.DiscardHandler))
 	j.open()
 	defer j.close()
 	id := func(i int) string { return fmt.Sprintf("sb%012x", i) }
@@ -196,6 +219,16 @@ func TestJournalThatCannotBeWritten(t *testing.T) {
 			j.open()
 			return func() { os.Remove(j.path) }
 		},
+		"when a daemon starts": func(t *testing.T, j *journal, dir string) func() {
+			j.open()
+			j.close()
+			aside := j.path + ".new"
+			if err := os.MkdirAll(filepath.Join(aside, "x"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			j.open()
+			return func() { os.RemoveAll(aside) }
+		},
 		"later": func(t *testing.T, j *journal, dir string) func() {
 			j.open()
 			j.mu.Lock()
@@ -207,13 +240,16 @@ func TestJournalThatCannotBeWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			log, said := listen()
-			j := readJournal(filepath.Join(dir, "journal"), log)
+			j := startJournal(filepath.Join(dir, "journal"), log)
 			mend := fail(t, j, dir)
 			for i := range 3 {
 				j.add(&entry{Event: began, IDs: []string{fmt.Sprintf("sb%012x", i)}, origin: origin{Tag: "x"}})
 			}
 			if n := strings.Count(said.String(), "cannot be written"); n != 1 {
 				t.Errorf("it is told %d times: %s", n, said)
+			}
+			if readJournal(j.path, log).whole {
+				t.Error("a daemon that comes now takes it for whole")
 			}
 			mend()
 			j.mu.Lock()
@@ -245,7 +281,7 @@ func TestJournalThatSomebodyRemoves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			log, said := listen()
-			j := readJournal(filepath.Join(t.TempDir(), "journal"), log)
+			j := startJournal(filepath.Join(t.TempDir(), "journal"), log)
 			j.open()
 			start := func(i int) {
 				j.add(&entry{Event: began, IDs: []string{fmt.Sprintf("sb%012x", i)}, origin: origin{Tag: "x"}})
@@ -338,7 +374,7 @@ func FuzzJournal(f *testing.F) {
 func BenchmarkJournal(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("children=%d", n), func(b *testing.B) {
-			j := readJournal(filepath.Join(b.TempDir(), "journal"), slog.New(slog.DiscardHandler))
+			j := startJournal(filepath.Join(b.TempDir(), "journal"), slog.New(slog.DiscardHandler))
 			j.open()
 			defer j.close()
 			ids := make([]string, n)

@@ -13,12 +13,23 @@ import (
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
-// journalVersion is the version of the journal's lines.
-const journalVersion = 1
+// journalVersion is the version of the journal's lines, and lacking stands in its place if something that has
+// happened is known to be missing among them. They are as long as each other, so that one can be written over the
+// other where there is no room for more.
+const (
+	journalVersion = 1
+	lacking        = 0
+)
 
 // heading is the first line of a journal.
 type heading struct {
-	Journal int `json:"journal"` // journalVersion
+	Journal *int `json:"journal"` // journalVersion or lacking
+}
+
+// headingOf returns the heading of a version as it is written.
+func headingOf(version int) []byte {
+	text, _ := json.Marshal(heading{&version}) // a number does not fail
+	return append(text, '\n')
 }
 
 // What a line of the journal tells of sandboxes.
@@ -118,6 +129,7 @@ func shortReason(reason string) string {
 type ledger struct {
 	listed   map[string]*listing // sandboxes that began and are not gone, by id
 	departed departed
+	lacks    bool   // something that it does not tell may have happened
 	last     uint64 // number that was given to one
 }
 
@@ -181,8 +193,11 @@ func (l *ledger) sandboxes() []*listing {
 
 // lines returns the shortest journal that tells the same.
 func (l *ledger) lines() []byte {
-	text, _ := json.Marshal(heading{journalVersion})
-	text = append(text, '\n')
+	version := journalVersion
+	if l.lacks {
+		version = lacking
+	}
+	text := headingOf(version)
 	l.departed.each(func(id, reason string) {
 		text = append(text, (&entry{Event: gone, IDs: []string{id}, Reason: reason}).line()...)
 	})
@@ -212,15 +227,17 @@ const maxListed = maxBoxes + maxEnded
 // the first, and how many there are. One that has lost its heading may be of this version.
 func readLedger(text []byte) (l *ledger, err error) {
 	l = new(ledger)
+	defer func() { l.lacks = err != nil }()
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	var h heading
 	_ = json.Unmarshal(first, &h) // what is none has no version
-	switch h.Journal {
-	case journalVersion:
-	case 0:
+	switch {
+	case h.Journal == nil:
 		err, rest = errors.New("it does not begin as one"), text
-	default:
-		return l, fmt.Errorf("version %d, this forkd reads version %d", h.Journal, journalVersion)
+	case *h.Journal == lacking:
+		err = errors.New("an earlier daemon did not know all, or could not write it")
+	case *h.Journal != journalVersion:
+		return l, fmt.Errorf("version %d, this forkd reads version %d", *h.Journal, journalVersion)
 	}
 	bad, why := 0, error(nil)
 	for line := range bytes.Lines(rest) {

@@ -30,7 +30,7 @@ func (m *Manager) box(id string) (*box, error) {
 func (m *Manager) noSandbox(id string) *Error {
 	hint := "`forkd ls` lists the sandboxes"
 	if c := m.dark(); c != nil {
-		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged, does not tell of", c.PID)
+		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged or lacks something, does not tell of", c.PID)
 	}
 	if reason := m.journal.reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
