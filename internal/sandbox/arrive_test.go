@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -156,6 +157,31 @@ func TestWaitForALateArrival(t *testing.T) {
 	}
 	if info, err := m.Sandbox(ids[0]); err != nil || info.ExpiresAt.IsZero() {
 		t.Errorf("it is %+v, %v", info, err)
+	}
+}
+
+// TestWhatIsNotKnownOfALateArrival: who asks for a sandbox of which its process has not told yet is told that, and who needs
+// to know more waits for it.
+func TestWhatIsNotKnownOfALateArrival(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 2, Metadata: map[string]string{"app": "desk"}, Front: json.RawMessage(`{"token":"t"}`)}, nothing)
+	info, err := m.Sandbox(ids[0])
+	if err != nil || !info.Untold || info.Front != nil {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	wantCode(t, "who needs to know", second(m.Known(t.Context(), ids[0])), Timeout, "does not answer")
+	if err := m.Kill(ids[1]); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, "what was killed", second(m.Known(t.Context(), ids[1])), NotFound, reasonKilled)
+	celltest.Continue(t, pid)
+	if info, err = m.Known(t.Context(), ids[0]); err != nil || info.Untold || info.Metadata["app"] != "desk" || string(info.Front) != `{"token":"t"}` {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	pauseBare(t, m, m.lookup(ids[0]))
+	if info, err := m.Known(t.Context(), ids[0]); err != nil || info.State != Paused || info.Untold {
+		t.Errorf("paused it is %+v, %v", info, err)
 	}
 }
 

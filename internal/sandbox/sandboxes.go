@@ -79,6 +79,15 @@ func (m *Manager) Sandbox(id string) (*Info, error) {
 	return &info, nil
 }
 
+// Known is Sandbox for somebody to whom it matters what only the process of a sandbox knows of it: it waits for
+// one that is Untold, and fails if its process does not answer.
+func (m *Manager) Known(ctx context.Context, id string) (*Info, error) {
+	if _, err := m.here(ctx, id); err != nil && !hasCode(err, SandboxPaused) {
+		return nil, err
+	}
+	return m.Sandbox(id)
+}
+
 // Environment returns the variables that everything in a sandbox has. They are not
 // to be changed.
 func (m *Manager) Environment(id string) (map[string]string, error) {
