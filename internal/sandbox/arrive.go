@@ -249,6 +249,20 @@ func (m *Manager) inhabited(c *cell.Cell) bool {
 	return false
 }
 
+// deaf returns the names of the cells that may not have heard yet what has ended in them.
+func (m *Manager) deaf() map[string]bool {
+	names := make(map[string]bool)
+	for _, c := range m.cells.Cells() {
+		if c.Silent() {
+			names[c.Name] = true
+		}
+	}
+	for _, a := range m.arrivals.pending() {
+		names[a.cell.Name] = true
+	}
+	return names
+}
+
 // dark returns a cell that is yet to tell what it has, if the journal cannot say what that is; else nil.
 func (m *Manager) dark() *cell.Cell {
 	if list := m.arrivals.pending(); len(list) > 0 && !m.journal.whole {

@@ -36,6 +36,9 @@ func TestJournalGolden(t *testing.T) {
 	if got := l.departed.reason("sb000000000001"); got != reasonKilled {
 		t.Errorf("one was not killed, but %q", got)
 	}
+	if got, want := l.departed.known["sb000000000006"], (departure{reasonExpired, "0a1b2c3d"}); got != want {
+		t.Errorf("of one that has gone it tells %+v", got)
+	}
 }
 
 // startJournal returns the journal of a home in which nothing has ever lived.
@@ -68,7 +71,9 @@ func TestLedger(t *testing.T) {
 		}
 		for _, l := range []*ledger{&l, again(t, l.lines())} {
 			var got []string
-			l.departed.each(func(id, reason string) { got = append(got, id+" "+reason) })
+			for _, e := range l.departed.entries() {
+				got = append(got, e.IDs[0]+" "+e.Reason)
+			}
 			for _, has := range l.sandboxes() {
 				got = append(got, has.id+" "+string(has.state))
 			}
@@ -126,6 +131,7 @@ func TestDamagedJournal(t *testing.T) {
 		"a bad tag":            {line(`{"event":"began","ids":["sb00000000000a"],"tag":"../x"}`), 3, "bad tag"},
 		"a bad workspace":      {line(`{"event":"began","ids":["sb00000000000a"],"tag":"x","workspace":"/"}`), 3, "bad name"},
 		"a disk of no size":    {line(`{"event":"began","ids":["sb00000000000a"],"tag":"x","disk_mib":-1}`), 3, "a disk of -1"},
+		"a bad cell":           {line(`{"event":"gone","ids":["sb000000000002"],"cell":"../x"}`), 3, "bad name"},
 		"a bad state":          {line(`{"event":"ended","ids":["sb000000000002"],"state":"running"}`), 3, "bad state"},
 		"an unknown event":     {line(`{"event":"forked","ids":["sb00000000000a"]}`), 3, "unknown event"},
 		"a long reason":        {line(`{"event":"gone","ids":["sb000000000002"],"reason":"` + strings.Repeat("x", maxReason+1) + `"}`), 3, "a reason of"},
@@ -190,14 +196,14 @@ func TestJournalIsBounded(t *testing.T) {
 	longest, rounds := int64(0), 20*growth/(2*maxReason)
 	for i := 1; i < rounds; i++ {
 		j.add(start(i))
-		j.gone(strings.Repeat("x", 2*maxReason), id(i))
+		j.gone(fmt.Sprint(i, strings.Repeat("x", 2*maxReason)), id(i))
 		st, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		longest = max(longest, st.Size())
 	}
-	if most := int64(growth + 3*maxDeparted*(maxReason+100)); longest > most {
+	if most := int64(growth + 2*maxDepartedText*11/10); longest > most {
 		t.Errorf("it was %d bytes long, more than %d", longest, most)
 	}
 	text, err := os.ReadFile(path)
@@ -205,7 +211,7 @@ func TestJournalIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := again(t, text)
-	if len(l.listed) != 1 || l.departed.reason(id(rounds-1)) == "" || l.departed.reason(id(rounds-maxDeparted-2)) != "" {
+	if len(l.listed) != 1 || l.departed.reason(id(rounds-1)) == "" || l.departed.reason(id(rounds-maxDepartedText/maxReason-2)) != "" {
 		t.Errorf("it tells of %d sandboxes", len(l.listed))
 	}
 }

@@ -90,6 +90,7 @@ func (e *entry) check() error {
 			return fmt.Errorf("bad state %.20q", e.State)
 		}
 	case gone:
+		return e.origin.checkNames()
 	default:
 		return fmt.Errorf("unknown event %.20q", e.Event)
 	}
@@ -103,13 +104,20 @@ func (o *origin) check() error {
 	if !snapshot.ValidTag(o.Tag) {
 		return fmt.Errorf("bad tag %.20q", o.Tag)
 	}
+	if err := o.checkNames(); err != nil {
+		return err
+	}
+	if o.PID < 0 || o.VCPUs < 0 || o.MemoryMiB < 0 || o.DiskMiB < 0 || o.DiskMiB > MaxDiskMiB {
+		return fmt.Errorf("a machine of %d MiB with %d vCPUs and a disk of %d MiB in process %d", o.MemoryMiB, o.VCPUs, o.DiskMiB, o.PID)
+	}
+	return nil
+}
+
+func (o *origin) checkNames() error {
 	for _, name := range []string{o.Runs, o.Source, o.Workspace, o.Cell} {
 		if name != "" && !snapshot.ValidTag(name) {
 			return fmt.Errorf("bad name %.20q", name)
 		}
-	}
-	if o.PID < 0 || o.VCPUs < 0 || o.MemoryMiB < 0 || o.DiskMiB < 0 || o.DiskMiB > MaxDiskMiB {
-		return fmt.Errorf("a machine of %d MiB with %d vCPUs and a disk of %d MiB in process %d", o.MemoryMiB, o.VCPUs, o.DiskMiB, o.PID)
 	}
 	return nil
 }
@@ -165,9 +173,13 @@ func (l *ledger) note(id string, e *entry) bool {
 	case e.Event == ended:
 		has.state, has.reason = e.State, e.Reason
 	default:
+		cell := e.Cell
+		if has != nil {
+			cell = has.Cell
+		}
 		delete(l.listed, id)
 		if e.Reason != "" {
-			l.departed.add(id, e.Reason)
+			l.departed.add(id, departure{e.Reason, cell})
 		}
 		return true
 	}
@@ -198,9 +210,9 @@ func (l *ledger) lines() []byte {
 		version = lacking
 	}
 	text := headingOf(version)
-	l.departed.each(func(id, reason string) {
-		text = append(text, (&entry{Event: gone, IDs: []string{id}, Reason: reason}).line()...)
-	})
+	for _, e := range l.departed.entries() {
+		text = append(text, e.line()...)
+	}
 	all := l.sandboxes()
 	var starts, ends []*entry
 	of := make(map[*origin]*entry)
