@@ -23,7 +23,7 @@ func (rt *Router) data(w http.ResponseWriter, r *http.Request, a address) {
 		allowPreflight(w, r)
 		return
 	}
-	info, err := rt.m.Sandbox(a.id)
+	info, err := rt.m.Known(r.Context(), a.id)
 	if err != nil {
 		failPort(w, r, ports.Target{ID: a.id, Port: a.port}, err)
 		return
@@ -73,8 +73,9 @@ func (rt *Router) check(r *http.Request, a address, info *sandbox.Info, t *front
 		return &refusal{SandboxID: a.id, Message: message, Code: status}
 	}
 	service := a.port == front.EnvdPort || a.port == front.InterpreterPort
+	ended := info.State != sandbox.Running && info.State != sandbox.Paused
 	switch {
-	case len(info.Front) == 0 && !t.Trusted:
+	case len(info.Front) == 0 && !ended && !t.Trusted: // of one that was lost nobody knows what there was
 		return no(http.StatusUnauthorized, "the sandbox was not made for clients of E2B; connect to it through the API first")
 	case t.Record.Private && a.port != front.EnvdPort && r.Header.Get(trafficHeader) == "":
 		return no(http.StatusForbidden, "the sandbox is private: the header "+trafficHeader+" is missing")
@@ -166,8 +167,19 @@ func failPort(w http.ResponseWriter, r *http.Request, t ports.Target, err error)
 // signed serves /files with a signature and nothing to route by: it is for the
 // sandbox whose token has signed it.
 func (rt *Router) signed(w http.ResponseWriter, r *http.Request) {
-	a, ok := rt.signer(r)
-	if !ok {
+	a, untold := rt.signer(r)
+	for a.id == "" && untold != "" {
+		_, err := rt.m.Known(r.Context(), untold)
+		if fault, ok := errors.AsType[*sandbox.Error](err); err != nil && !(ok && fault.Code == sandbox.NotFound) {
+			control.Fail(w, r, &control.Error{
+				Code:    http.StatusGatewayTimeout,
+				Message: "no sandbox is known to have signed this, and one that may have has not told yet, as its process does not answer",
+			})
+			return
+		}
+		a, untold = rt.signer(r)
+	}
+	if a.id == "" {
 		control.Fail(w, r, &control.Error{
 			Code:    http.StatusUnauthorized,
 			Message: "no sandbox has signed this: the signature is wrong, or the sandbox has ended",
@@ -177,18 +189,22 @@ func (rt *Router) signed(w http.ResponseWriter, r *http.Request) {
 	rt.data(w, r, a)
 }
 
-// signer finds the sandbox that has signed a request. All are tried, so that the
-// time it takes tells nothing about any.
-func (rt *Router) signer(r *http.Request) (address, bool) {
+// signer finds the sandbox that has signed a request, and one that may have, but has not told yet. All are tried,
+// so that the time it takes tells nothing about any.
+func (rt *Router) signer(r *http.Request) (a address, untold string) {
 	q := r.URL.Query()
 	given := q.Get("signature")
 	operation := map[string]string{http.MethodGet: front.Read, http.MethodHead: front.Read, http.MethodPost: front.Write}[r.Method]
 	if operation == "" || !front.IsSignature(given) {
-		return address{}, false
+		return address{}, ""
 	}
 	path, user, expiration := q.Get("path"), q.Get("username"), q.Get("signature_expiration")
 	found := ""
 	for _, info := range rt.m.Sandboxes() {
+		if info.Untold {
+			untold = info.ID
+			continue
+		}
 		rec, err := front.Decode(info.Front)
 		if err != nil || rec.EnvdToken == "" {
 			continue
@@ -197,5 +213,5 @@ func (rt *Router) signer(r *http.Request) (address, bool) {
 			found = info.ID
 		}
 	}
-	return address{id: found, port: front.EnvdPort}, found != ""
+	return address{id: found, port: front.EnvdPort}, untold
 }

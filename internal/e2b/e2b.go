@@ -47,7 +47,7 @@ type Config struct {
 
 // sandboxes is the part of the domain that the router itself uses.
 type sandboxes interface {
-	Sandbox(id string) (*sandbox.Info, error)
+	Known(ctx context.Context, id string) (*sandbox.Info, error)
 	Sandboxes() []sandbox.Info
 	Unpause(ctx context.Context, id string, lifetime time.Duration) (*sandbox.Info, error)
 }

@@ -21,10 +21,17 @@ import (
 // domain has one server in its guests, on port 3000.
 type domain struct {
 	boxes map[string]sandbox.Info
-	guest string // address
+	late  map[string]sandbox.Info // what those become that are waited for
+	guest string                  // address
 }
 
-func (d *domain) Sandbox(id string) (*sandbox.Info, error) {
+func (d *domain) Known(_ context.Context, id string) (*sandbox.Info, error) {
+	if box, ok := d.late[id]; ok {
+		d.boxes[id] = box
+	}
+	if d.boxes[id].Untold {
+		return nil, &sandbox.Error{Code: sandbox.Timeout, Message: "its process does not answer"}
+	}
 	if box, ok := d.boxes[id]; ok {
 		return &box, nil
 	}
@@ -73,6 +80,7 @@ const (
 	asleep   = "sb000000000005" // paused
 	resumed  = "sb000000000006" // paused, resumed by traffic
 	dead     = "sb000000000007"
+	lost     = "sb000000000008" // as dead, and nobody knows what it was
 )
 
 const envdToken = "0123456789abcdef"
@@ -94,6 +102,7 @@ func newSite(t *testing.T, token string) (*Router, *domain) {
 		asleep:   box(asleep, sandbox.Paused, front.Record{EnvdToken: "a"}),
 		resumed:  box(resumed, sandbox.Paused, front.Record{EnvdToken: "b"}),
 		dead:     box(dead, sandbox.Exited, front.Record{EnvdToken: "c"}),
+		lost:     {ID: lost, State: sandbox.Crashed, Reason: "its process is gone"},
 	}}
 	rt := newRouter(Config{Token: token, REST: named("rest"), Log: slog.New(slog.DiscardHandler)}, d, d)
 	rt.control, rt.envd, rt.interpreter = named("control"), named("envd"), named("interpreter")
@@ -168,6 +177,7 @@ func TestRouting(t *testing.T) {
 		"key stays here":       {"s3cret", "GET", here + "/", to(secured, "3000", "X-API-KEY", "s3cret"), 200, "headers=0"},
 		"guest's own key":      {"s3cret", "GET", here + "/", to(secured, "3000", "X-API-KEY", "app"), 200, "headers=1"},
 		"insecure with token":  {"s3cret", "GET", here + "/health", to(insecure, "49983"), 200, "envd"},
+		"lost":                 {"s3cret", "GET", here + "/", to(lost, "3000"), 502, "its process is gone"},
 		"foreign":              {"s3cret", "GET", here + "/health", to(foreign, "49983"), 401, "connect to it"},
 		"foreign port":         {"s3cret", "GET", here + "/", to(foreign, "3000"), 401, "connect to it"},
 		"foreign with the key": {"s3cret", "GET", here + "/", to(foreign, "3000", "X-API-KEY", "s3cret"), 200, "guest"},
@@ -311,6 +321,37 @@ func TestSignedFiles(t *testing.T) {
 		resp, body := ask(rt, c.method, here+"/files?"+c.query)
 		if ok := resp.StatusCode == 200 && strings.HasPrefix(body, "envd /files "+secured); ok != c.ok || !ok && resp.StatusCode != 401 {
 			t.Errorf("%s: %s %s", name, resp.Status, body)
+		}
+	}
+}
+
+// TestLate: a sandbox of which its process has not told yet is waited for, and is then what it was before: nobody gets
+// in without its tokens, and nobody is sent away with them.
+func TestLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		id      string
+		target  string
+		headers []string
+		status  int
+		want    string
+	}{
+		"envd":               {secured, here + "/health", to(secured, "49983"), 200, "envd /health " + secured},
+		"a private port":     {private, here + "/", to(private, "3000", trafficHeader, "traffic"), 200, "guest"},
+		"no traffic token":   {private, here + "/", to(private, "3000"), 403, "is missing"},
+		"a signed file":      {secured, here + "/files?" + signed("/a", front.Read, "", envdToken, ""), nil, 200, "envd /files " + secured},
+		"a file signed ill":  {secured, here + "/files?" + signed("/a", front.Read, "", "nobody's", ""), nil, 401, "no sandbox has signed"},
+		"one that is paused": {asleep, here + "/", to(asleep, "3000"), 502, "paused"},
+	} {
+		rt, d := newSite(t, "s3cret")
+		silent := sandbox.Info{ID: c.id, State: sandbox.Running, Untold: true}
+		d.late = map[string]sandbox.Info{c.id: d.boxes[c.id]}
+		d.boxes[c.id] = silent
+		if resp, body := ask(rt, "GET", c.target, c.headers...); resp.StatusCode != c.status || !strings.Contains(body, c.want) {
+			t.Errorf("%s: %s %s, want %d %q", name, resp.Status, body, c.status, c.want)
+		}
+		d.late, d.boxes[c.id] = nil, silent
+		if resp, body := ask(rt, "GET", c.target, c.headers...); resp.StatusCode != 504 || !strings.Contains(body, "does not answer") {
+			t.Errorf("%s, without an answer: %s %s", name, resp.Status, body)
 		}
 	}
 }

@@ -59,7 +59,8 @@ func (m *Manager) recover(ctx context.Context) error {
 	go func() {
 		defer close(all.done)
 		work.Wait()
-		if all.ctx.Err() == nil { // what a sandbox stands on is known for all of them
+		if all.ctx.Err() == nil { // what there is, and what it stands on, is known
+			m.journal.complete()
 			m.sweepKept()
 		}
 	}()
@@ -248,6 +249,20 @@ func (m *Manager) inhabited(c *cell.Cell) bool {
 	return false
 }
 
+// deaf returns the names of the cells that may not have heard yet what has ended in them.
+func (m *Manager) deaf() map[string]bool {
+	names := make(map[string]bool)
+	for _, c := range m.cells.Cells() {
+		if c.Silent() {
+			names[c.Name] = true
+		}
+	}
+	for _, a := range m.arrivals.pending() {
+		names[a.cell.Name] = true
+	}
+	return names
+}
+
 // dark returns a cell that is yet to tell what it has, if the journal cannot say what that is; else nil.
 func (m *Manager) dark() *cell.Cell {
 	if list := m.arrivals.pending(); len(list) > 0 && !m.journal.whole {
@@ -262,5 +277,5 @@ func (m *Manager) certain(id string) error {
 	if c == nil {
 		return nil
 	}
-	return wrap(fmt.Errorf("it may run in process %d, and the journal, which would tell, is damaged: %w", c.PID, errUntold), "making sandbox %s run again", id)
+	return wrap(fmt.Errorf("it may run in process %d, and the journal, which would tell, is damaged or lacks something: %w", c.PID, errUntold), "making sandbox %s run again", id)
 }

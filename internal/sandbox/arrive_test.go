@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -155,6 +157,31 @@ func TestWaitForALateArrival(t *testing.T) {
 	}
 	if info, err := m.Sandbox(ids[0]); err != nil || info.ExpiresAt.IsZero() {
 		t.Errorf("it is %+v, %v", info, err)
+	}
+}
+
+// TestWhatIsNotKnownOfALateArrival: who asks for a sandbox of which its process has not told yet is told that, and who needs
+// to know more waits for it.
+func TestWhatIsNotKnownOfALateArrival(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 2, Metadata: map[string]string{"app": "desk"}, Front: json.RawMessage(`{"token":"t"}`)}, nothing)
+	info, err := m.Sandbox(ids[0])
+	if err != nil || !info.Untold || info.Front != nil {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	wantCode(t, "who needs to know", second(m.Known(t.Context(), ids[0])), Timeout, "does not answer")
+	if err := m.Kill(ids[1]); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, "what was killed", second(m.Known(t.Context(), ids[1])), NotFound, reasonKilled)
+	celltest.Continue(t, pid)
+	if info, err = m.Known(t.Context(), ids[0]); err != nil || info.Untold || info.Metadata["app"] != "desk" || string(info.Front) != `{"token":"t"}` {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	pauseBare(t, m, m.lookup(ids[0]))
+	if info, err := m.Known(t.Context(), ids[0]); err != nil || info.State != Paused || info.Untold {
+		t.Errorf("paused it is %+v, %v", info, err)
 	}
 }
 
@@ -364,5 +391,43 @@ func TestResumeThatWasGivenUp(t *testing.T) {
 	}
 	if info, err := m.Sandbox(first.id); err != nil || info.State != Running {
 		t.Errorf("its neighbour is %+v, %v", info, err)
+	}
+}
+
+// TestLateArrivalWithoutAJournalTwice: what the journal did not tell of a process that does not answer, nobody knows
+// when the next daemon comes either, whatever this one has written; but when all have answered.
+func TestLateArrivalWithoutAJournalTwice(t *testing.T) {
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	unknown := forkBare(t, m, "x").id
+	path := filepath.Join(m.opts.Home, "journal")
+	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 1}, func() {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, bytes.Replace(text, []byte(unknown), []byte("a rotten one"), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	pausedOnce(t, m, unknown)
+	for range 2 {
+		wantCode(t, "resuming what may run there", second(m.Resume(t.Context(), unknown, 0)), Timeout, "journal")
+		m = meanwhile(t, m, nothing)
+	}
+	if err := m.Kill(ids[0]); err != nil {
+		t.Error(err)
+	}
+	if err := m.paused.remove(unknown); err != nil {
+		t.Fatal(err)
+	}
+	celltest.Continue(t, pid)
+	<-m.arrivals.done
+	b := m.lookup(unknown)
+	if b == nil || b.state() != Running || b.machine.Cell().PID != pid {
+		t.Fatalf("what nobody has killed is %+v", b)
+	}
+	if m = meanwhile(t, m, func() { silence(t, b) }); m.dark() != nil {
+		t.Error("it lacks something once all was known again")
 	}
 }

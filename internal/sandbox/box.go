@@ -337,6 +337,7 @@ func (b *box) info() Info {
 		AutoResume:   b.autoResume,
 		PausedAt:     pausedAt,
 		Front:        life.front,
+		Untold:       b.arrival != nil,
 		VCPUs:        b.manifest.VCPUs,
 		MemoryMiB:    b.manifest.MemoryMiB,
 		DiskMiB:      diskMiB(b.manifest),

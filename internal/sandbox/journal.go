@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -19,12 +20,13 @@ import (
 // more. What a sandbox is its cell knows; the journal is for when the cell is gone, too.
 //
 // It outlives processes and is not synced: a loss of power may take what was written last.
-// What it lacks ends no sandbox. What cannot be read or written of it is told in the log, and whoever
+// What it lacks ends no sandbox, and that it lacks something it says until all is known again: a process of
+// an earlier daemon may outlive several that have not heard of it. What cannot be read or written of it is told in the log, and whoever
 // wanted that goes on. But a machine that it says is not its sandbox's any more is closed.
 type journal struct {
 	path  string
 	log   *slog.Logger
-	whole bool // what an earlier daemon has written was read, all of it
+	whole bool // an earlier daemon has written all that it knew, and knew all; and that was read
 
 	mu      sync.Mutex
 	known   *ledger     // guarded by mu, but for what has departed
@@ -49,14 +51,14 @@ const (
 // readJournal returns the journal of a home as an earlier daemon has left it. Nothing is
 // written to it until it is opened.
 func readJournal(path string, log *slog.Logger) *journal {
-	j := &journal{path: path, log: log, known: new(ledger)}
+	j := &journal{path: path, log: log, known: &ledger{lacks: true}}
 	text, err := readBounded(path, maxJournal)
 	if err == nil {
 		j.known, err = readLedger(text)
 	}
-	j.whole = err == nil
+	j.whole = !j.known.lacks
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("the journal of sandboxes is damaged; what it does not tell is not known", "path", path, "error", err)
+		log.Warn("the journal of sandboxes is damaged or lacks something; what it does not tell is not known", "path", path, "error", err)
 	}
 	return j
 }
@@ -80,6 +82,16 @@ func (j *journal) open() {
 	defer j.mu.Unlock()
 	j.writes = true
 	j.did(j.rewrite())
+}
+
+// complete notes that nothing is missing any more: all processes have told what lives in them, or are gone.
+func (j *journal) complete() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	before := j.known.lacks
+	if j.known.lacks = false; before && j.writes {
+		j.did(j.rewrite())
+	}
 }
 
 // close has nothing be written any more.
@@ -202,6 +214,22 @@ func (j *journal) did(err error) {
 	}
 	if j.failing = (time.Time{}); err != nil {
 		j.failing = time.Now()
+		j.mark()
+	}
+}
+
+// mark has the file say that it lacks something, if it says that it is whole. That takes no room on a disk that is
+// full.
+func (j *journal) mark() {
+	whole := headingOf(journalVersion)
+	f, err := os.OpenFile(j.path, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return // it cannot be taken for whole, or nothing can be done, as the log says already
+	}
+	defer f.Close()
+	first := make([]byte, len(whole))
+	if _, err := f.ReadAt(first, 0); err == nil && bytes.Equal(first, whole) {
+		_, _ = f.WriteAt(headingOf(lacking), 0) // as above
 	}
 }
 

@@ -36,6 +36,16 @@ func TestJournalGolden(t *testing.T) {
 	if got := l.departed.reason("sb000000000001"); got != reasonKilled {
 		t.Errorf("one was not killed, but %q", got)
 	}
+	if got, want := l.departed.known["sb000000000006"], (departure{reasonExpired, "0a1b2c3d"}); got != want {
+		t.Errorf("of one that has gone it tells %+v", got)
+	}
+}
+
+// startJournal returns the journal of a home in which nothing has ever lived.
+func startJournal(path string, log *slog.Logger) *journal {
+	j := readJournal(path, log)
+	j.complete()
+	return j
 }
 
 // What a journal tells, all lines together.
@@ -61,7 +71,9 @@ func TestLedger(t *testing.T) {
 		}
 		for _, l := range []*ledger{&l, again(t, l.lines())} {
 			var got []string
-			l.departed.each(func(id, reason string) { got = append(got, id+" "+reason) })
+			for _, e := range l.departed.entries() {
+				got = append(got, e.IDs[0]+" "+e.Reason)
+			}
 			for _, has := range l.sandboxes() {
 				got = append(got, has.id+" "+string(has.state))
 			}
@@ -104,10 +116,13 @@ func TestDamagedJournal(t *testing.T) {
 		known  int
 		say    string
 	}{
-		"no damage":            {line(""), 3, ""},
-		"nothing":              {func(string) error { return nil }, 0, ""},
-		"empty":                {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0, "does not begin"},
-		"zeros":                {func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 0, "does not begin"},
+		"no damage": {line(""), 3, ""},
+		"nothing":   {func(string) error { return nil }, 0, ""},
+		"empty":     {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0, "does not begin"},
+		"zeros":     {func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 0, "does not begin"},
+		"what it lacks": {func(path string) error {
+			return os.WriteFile(path, append([]byte("{\"journal\":0}\n"), body...), 0o600)
+		}, 3, "did not know all"},
 		"no first line":        {func(path string) error { return os.WriteFile(path, body, 0o600) }, 3, "does not begin"},
 		"a damaged first line": {func(path string) error { return os.WriteFile(path, append([]byte("{\"jour\x00\n"), body...), 0o600) }, 3, "1 lines"},
 		"of a later forkd":     {func(path string) error { return os.WriteFile(path, []byte(`{"journal":2}`), 0o600) }, 0, "version 2"},
@@ -116,6 +131,7 @@ func TestDamagedJournal(t *testing.T) {
 		"a bad tag":            {line(`{"event":"began","ids":["sb00000000000a"],"tag":"../x"}`), 3, "bad tag"},
 		"a bad workspace":      {line(`{"event":"began","ids":["sb00000000000a"],"tag":"x","workspace":"/"}`), 3, "bad name"},
 		"a disk of no size":    {line(`{"event":"began","ids":["sb00000000000a"],"tag":"x","disk_mib":-1}`), 3, "a disk of -1"},
+		"a bad cell":           {line(`{"event":"gone","ids":["sb000000000002"],"cell":"../x"}`), 3, "bad name"},
 		"a bad state":          {line(`{"event":"ended","ids":["sb000000000002"],"state":"running"}`), 3, "bad state"},
 		"an unknown event":     {line(`{"event":"forked","ids":["sb00000000000a"]}`), 3, "unknown event"},
 		"a long reason":        {line(`{"event":"gone","ids":["sb000000000002"],"reason":"` + strings.Repeat("x", maxReason+1) + `"}`), 3, "a reason of"},
@@ -139,6 +155,19 @@ func TestDamagedJournal(t *testing.T) {
 			j.open()
 			j.gone("", "sb000000000003")
 			j.close()
+			if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
+				return // it is in the way of another
+			}
+			if again := readJournal(path, log); again.whole != j.whole {
+				t.Error("the next daemon takes it for whole")
+			}
+			j = readJournal(path, log)
+			j.open()
+			j.complete()
+			j.close()
+			if again := readJournal(path, log); !again.whole {
+				t.Error("it lacks something although all is known")
+			}
 		})
 	}
 }
@@ -158,7 +187,7 @@ func TestJournalIsBelievedWithinReason(t *testing.T) {
 // tell allows, and tells all of it.
 func TestJournalIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
-	j := readJournal(path, slog.New(slog.DiscardHandler))
+	j := startJournal(path, slog.New(slog.DiscardHandler))
 	j.open()
 	defer j.close()
 	id := func(i int) string { return fmt.Sprintf("sb%012x", i) }
@@ -167,14 +196,14 @@ func TestJournalIsBounded(t *testing.T) {
 	longest, rounds := int64(0), 20*growth/(2*maxReason)
 	for i := 1; i < rounds; i++ {
 		j.add(start(i))
-		j.gone(strings.Repeat("x", 2*maxReason), id(i))
+		j.gone(fmt.Sprint(i, strings.Repeat("x", 2*maxReason)), id(i))
 		st, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		longest = max(longest, st.Size())
 	}
-	if most := int64(growth + 3*maxDeparted*(maxReason+100)); longest > most {
+	if most := int64(growth + 2*maxDepartedText*11/10); longest > most {
 		t.Errorf("it was %d bytes long, more than %d", longest, most)
 	}
 	text, err := os.ReadFile(path)
@@ -182,7 +211,7 @@ func TestJournalIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := again(t, text)
-	if len(l.listed) != 1 || l.departed.reason(id(rounds-1)) == "" || l.departed.reason(id(rounds-maxDeparted-2)) != "" {
+	if len(l.listed) != 1 || l.departed.reason(id(rounds-1)) == "" || l.departed.reason(id(rounds-maxDepartedText/maxReason-2)) != "" {
 		t.Errorf("it tells of %d sandboxes", len(l.listed))
 	}
 }
@@ -196,6 +225,16 @@ func TestJournalThatCannotBeWritten(t *testing.T) {
 			j.open()
 			return func() { os.Remove(j.path) }
 		},
+		"when a daemon starts": func(t *testing.T, j *journal, dir string) func() {
+			j.open()
+			j.close()
+			aside := j.path + ".new"
+			if err := os.MkdirAll(filepath.Join(aside, "x"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			j.open()
+			return func() { os.RemoveAll(aside) }
+		},
 		"later": func(t *testing.T, j *journal, dir string) func() {
 			j.open()
 			j.mu.Lock()
@@ -207,13 +246,16 @@ func TestJournalThatCannotBeWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			log, said := listen()
-			j := readJournal(filepath.Join(dir, "journal"), log)
+			j := startJournal(filepath.Join(dir, "journal"), log)
 			mend := fail(t, j, dir)
 			for i := range 3 {
 				j.add(&entry{Event: began, IDs: []string{fmt.Sprintf("sb%012x", i)}, origin: origin{Tag: "x"}})
 			}
 			if n := strings.Count(said.String(), "cannot be written"); n != 1 {
 				t.Errorf("it is told %d times: %s", n, said)
+			}
+			if readJournal(j.path, log).whole {
+				t.Error("a daemon that comes now takes it for whole")
 			}
 			mend()
 			j.mu.Lock()
@@ -245,7 +287,7 @@ func TestJournalThatSomebodyRemoves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			log, said := listen()
-			j := readJournal(filepath.Join(t.TempDir(), "journal"), log)
+			j := startJournal(filepath.Join(t.TempDir(), "journal"), log)
 			j.open()
 			start := func(i int) {
 				j.add(&entry{Event: began, IDs: []string{fmt.Sprintf("sb%012x", i)}, origin: origin{Tag: "x"}})
@@ -338,7 +380,7 @@ func FuzzJournal(f *testing.F) {
 func BenchmarkJournal(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("children=%d", n), func(b *testing.B) {
-			j := readJournal(filepath.Join(b.TempDir(), "journal"), slog.New(slog.DiscardHandler))
+			j := startJournal(filepath.Join(b.TempDir(), "journal"), slog.New(slog.DiscardHandler))
 			j.open()
 			defer j.close()
 			ids := make([]string, n)

@@ -13,12 +13,23 @@ import (
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
-// journalVersion is the version of the journal's lines.
-const journalVersion = 1
+// journalVersion is the version of the journal's lines, and lacking stands in its place if something that has
+// happened is known to be missing among them. They are as long as each other, so that one can be written over the
+// other where there is no room for more.
+const (
+	journalVersion = 1
+	lacking        = 0
+)
 
 // heading is the first line of a journal.
 type heading struct {
-	Journal int `json:"journal"` // journalVersion
+	Journal *int `json:"journal"` // journalVersion or lacking
+}
+
+// headingOf returns the heading of a version as it is written.
+func headingOf(version int) []byte {
+	text, _ := json.Marshal(heading{&version}) // a number does not fail
+	return append(text, '\n')
 }
 
 // What a line of the journal tells of sandboxes.
@@ -79,6 +90,7 @@ func (e *entry) check() error {
 			return fmt.Errorf("bad state %.20q", e.State)
 		}
 	case gone:
+		return e.origin.checkNames()
 	default:
 		return fmt.Errorf("unknown event %.20q", e.Event)
 	}
@@ -92,13 +104,20 @@ func (o *origin) check() error {
 	if !snapshot.ValidTag(o.Tag) {
 		return fmt.Errorf("bad tag %.20q", o.Tag)
 	}
+	if err := o.checkNames(); err != nil {
+		return err
+	}
+	if o.PID < 0 || o.VCPUs < 0 || o.MemoryMiB < 0 || o.DiskMiB < 0 || o.DiskMiB > MaxDiskMiB {
+		return fmt.Errorf("a machine of %d MiB with %d vCPUs and a disk of %d MiB in process %d", o.MemoryMiB, o.VCPUs, o.DiskMiB, o.PID)
+	}
+	return nil
+}
+
+func (o *origin) checkNames() error {
 	for _, name := range []string{o.Runs, o.Source, o.Workspace, o.Cell} {
 		if name != "" && !snapshot.ValidTag(name) {
 			return fmt.Errorf("bad name %.20q", name)
 		}
-	}
-	if o.PID < 0 || o.VCPUs < 0 || o.MemoryMiB < 0 || o.DiskMiB < 0 || o.DiskMiB > MaxDiskMiB {
-		return fmt.Errorf("a machine of %d MiB with %d vCPUs and a disk of %d MiB in process %d", o.MemoryMiB, o.VCPUs, o.DiskMiB, o.PID)
 	}
 	return nil
 }
@@ -118,6 +137,7 @@ func shortReason(reason string) string {
 type ledger struct {
 	listed   map[string]*listing // sandboxes that began and are not gone, by id
 	departed departed
+	lacks    bool   // something that it does not tell may have happened
 	last     uint64 // number that was given to one
 }
 
@@ -153,9 +173,13 @@ func (l *ledger) note(id string, e *entry) bool {
 	case e.Event == ended:
 		has.state, has.reason = e.State, e.Reason
 	default:
+		cell := e.Cell
+		if has != nil {
+			cell = has.Cell
+		}
 		delete(l.listed, id)
 		if e.Reason != "" {
-			l.departed.add(id, e.Reason)
+			l.departed.add(id, departure{e.Reason, cell})
 		}
 		return true
 	}
@@ -181,11 +205,14 @@ func (l *ledger) sandboxes() []*listing {
 
 // lines returns the shortest journal that tells the same.
 func (l *ledger) lines() []byte {
-	text, _ := json.Marshal(heading{journalVersion})
-	text = append(text, '\n')
-	l.departed.each(func(id, reason string) {
-		text = append(text, (&entry{Event: gone, IDs: []string{id}, Reason: reason}).line()...)
-	})
+	version := journalVersion
+	if l.lacks {
+		version = lacking
+	}
+	text := headingOf(version)
+	for _, e := range l.departed.entries() {
+		text = append(text, e.line()...)
+	}
 	all := l.sandboxes()
 	var starts, ends []*entry
 	of := make(map[*origin]*entry)
@@ -212,15 +239,17 @@ const maxListed = maxBoxes + maxEnded
 // the first, and how many there are. One that has lost its heading may be of this version.
 func readLedger(text []byte) (l *ledger, err error) {
 	l = new(ledger)
+	defer func() { l.lacks = err != nil }()
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	var h heading
 	_ = json.Unmarshal(first, &h) // what is none has no version
-	switch h.Journal {
-	case journalVersion:
-	case 0:
+	switch {
+	case h.Journal == nil:
 		err, rest = errors.New("it does not begin as one"), text
-	default:
-		return l, fmt.Errorf("version %d, this forkd reads version %d", h.Journal, journalVersion)
+	case *h.Journal == lacking:
+		err = errors.New("an earlier daemon did not know all, or could not write it")
+	case *h.Journal != journalVersion:
+		return l, fmt.Errorf("version %d, this forkd reads version %d", *h.Journal, journalVersion)
 	}
 	bad, why := 0, error(nil)
 	for line := range bytes.Lines(rest) {

@@ -139,6 +139,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if err := m.recover(ctx); err != nil {
 		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
 	}
+	m.journal.known.departed.forgetting(m.deaf)
 	m.journal.open()
 	m.cells.Prepare()
 	return m, nil

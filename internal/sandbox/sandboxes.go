@@ -30,7 +30,7 @@ func (m *Manager) box(id string) (*box, error) {
 func (m *Manager) noSandbox(id string) *Error {
 	hint := "`forkd ls` lists the sandboxes"
 	if c := m.dark(); c != nil {
-		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged, does not tell of", c.PID)
+		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged or lacks something, does not tell of", c.PID)
 	}
 	if reason := m.journal.reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
@@ -77,6 +77,15 @@ func (m *Manager) Sandbox(id string) (*Info, error) {
 		info.Reason = e.Err.Error()
 	}
 	return &info, nil
+}
+
+// Known is Sandbox for somebody to whom it matters what only the process of a sandbox knows of it: it waits for
+// one that is Untold, and fails if its process does not answer.
+func (m *Manager) Known(ctx context.Context, id string) (*Info, error) {
+	if _, err := m.here(ctx, id); err != nil && !hasCode(err, SandboxPaused) {
+		return nil, err
+	}
+	return m.Sandbox(id)
 }
 
 // Environment returns the variables that everything in a sandbox has. They are not

@@ -97,6 +97,10 @@ type Info struct {
 	AutoResume bool
 	PausedAt   time.Time       // when it was paused; zero unless it is, or has ended since and can be resumed
 	Front      json.RawMessage // see ForkSpec
+
+	// Untold tells that the process that it lives in is yet to tell of it, after the daemon was started: what only
+	// that knows is missing here, as if there were none: ExpiresAt, Limits, Metadata, OnTimeout, AutoResume and Front.
+	Untold bool
 }
 
 // SnapshotInfo describes a snapshot.

@@ -30,6 +30,7 @@ type Manager interface {
 	ForkSandbox(ctx context.Context, id string, spec sandbox.ForkSpec) ([]sandbox.ForkResult, error)
 	Sandboxes() []sandbox.Info
 	Sandbox(id string) (*sandbox.Info, error)
+	Known(ctx context.Context, id string) (*sandbox.Info, error)
 	Kill(id string) error
 
 	Pause(ctx context.Context, id string) (*sandbox.Info, error)

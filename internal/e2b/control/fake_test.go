@@ -32,6 +32,7 @@ type domain struct {
 	started   []sandbox.ProcessSpec
 	wrote     map[string]string
 	next      int
+	untold    map[string]bool // sandboxes whose process has not told of them yet, and whether it does when it is waited for
 
 	forkErr error
 	onFork  func() // called while a fork is under way
@@ -41,7 +42,7 @@ type domain struct {
 func newDomain() *domain {
 	d := &domain{
 		boxes: map[string]*sandbox.Info{}, envs: map[string]map[string]string{},
-		snapshots: map[string]*sandbox.SnapshotInfo{}, wrote: map[string]string{},
+		untold: map[string]bool{}, snapshots: map[string]*sandbox.SnapshotInfo{}, wrote: map[string]string{},
 	}
 	d.snapshots["pyagent"] = &sandbox.SnapshotInfo{
 		Tag: "pyagent", CreatedAt: time.Now().Add(-time.Hour), Status: "ready", Bootable: true, VCPUs: 1, MemoryMiB: 512, DiskMiB: 4096,
@@ -117,6 +118,20 @@ func (d *domain) Sandboxes() (list []sandbox.Info) {
 func (d *domain) Sandbox(id string) (*sandbox.Info, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	info, err := d.copy(id)
+	if _, untold := d.untold[id]; untold && err == nil {
+		info.Untold, info.Front, info.Metadata, info.ExpiresAt = true, nil, nil, time.Time{}
+	}
+	return info, err
+}
+
+func (d *domain) Known(_ context.Context, id string) (*sandbox.Info, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if tells, untold := d.untold[id]; untold && !tells {
+		return nil, fault(sandbox.Timeout, "waiting until sandbox %s is taken over", id)
+	}
+	delete(d.untold, id)
 	return d.copy(id)
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 
@@ -9,9 +10,9 @@ import (
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
-// live finds a sandbox that has not ended, which is all that E2B knows.
-func (a *API) live(id string) (*sandbox.Info, front.Record, error) {
-	info, err := a.m.Sandbox(id)
+// live finds a sandbox that has not ended, which is all that E2B knows, and what is remembered of it.
+func (a *API) live(ctx context.Context, id string) (*sandbox.Info, front.Record, error) {
+	info, err := a.m.Known(ctx, id)
 	if err != nil {
 		return nil, front.Record{}, err
 	}
@@ -36,20 +37,21 @@ func (a *API) update(r *http.Request, id string, change func(*front.Record) erro
 	})
 }
 
-// adopt gives a sandbox that was not made through this API what its clients need:
-// a token, since they do not send the daemon's along to it.
-func (a *API) adopt(r *http.Request, info *sandbox.Info, rec *front.Record) error {
+// adopt returns what is remembered of a sandbox, and gives one that was not made through this API what its
+// clients need: a token, since they do not send the daemon's along to it.
+func (a *API) adopt(r *http.Request, info *sandbox.Info) (rec front.Record, err error) {
 	if len(info.Front) > 0 {
-		return nil
+		return front.Decode(info.Front)
 	}
-	return a.update(r, info.ID, func(now *front.Record) error {
+	err = a.update(r, info.ID, func(now *front.Record) error {
 		if now.EnvdToken == "" {
 			now.Template = info.SnapshotTag
 			secure(now, true)
 		}
-		*rec = *now
+		rec = *now
 		return nil
 	})
+	return rec, err
 }
 
 // connect hands a sandbox to another client: it resumes one that is paused, and
@@ -74,7 +76,7 @@ func (a *API) connect(g generation) route {
 			return missing("memory: false", "a sandbox resumes with its memory")
 		}
 		id := r.PathValue("id")
-		info, rec, err := a.live(id)
+		info, _, err := a.live(r.Context(), id)
 		if err != nil {
 			return err
 		}
@@ -89,7 +91,8 @@ func (a *API) connect(g generation) route {
 		if err != nil {
 			return err
 		}
-		if err := a.adopt(r, info, &rec); err != nil {
+		rec, err := a.adopt(r, info)
+		if err != nil {
 			return err
 		}
 		answer(w, status, a.sandbox(r, info, rec))
@@ -112,7 +115,7 @@ func (a *API) resume(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("id")
-	info, rec, err := a.live(id)
+	info, _, err := a.live(r.Context(), id)
 	switch {
 	case err != nil:
 		return err
@@ -127,7 +130,8 @@ func (a *API) resume(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	a.journal.note(id, levelInfo, "resumed")
-	if err := a.adopt(r, info, &rec); err != nil {
+	rec, err := a.adopt(r, info)
+	if err != nil {
 		return err
 	}
 	answer(w, http.StatusCreated, a.sandbox(r, info, rec))
@@ -145,7 +149,7 @@ func (a *API) pause(w http.ResponseWriter, r *http.Request) error {
 		return missing("memory: false", "a pause always keeps memory")
 	}
 	id := r.PathValue("id")
-	info, _, err := a.live(id)
+	info, _, err := a.live(r.Context(), id)
 	if err != nil {
 		return err
 	}
@@ -175,7 +179,7 @@ func (a *API) timeout(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("id")
-	if _, _, err := a.live(id); err != nil {
+	if _, _, err := a.live(r.Context(), id); err != nil {
 		return err
 	}
 	if _, err := a.m.SetLifetime(r.Context(), id, duration(life)); err != nil {
@@ -197,7 +201,7 @@ func (a *API) refresh(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("id")
-	if _, _, err := a.live(id); err != nil {
+	if _, _, err := a.live(r.Context(), id); err != nil {
 		return err
 	}
 	if _, err := a.m.ExtendLifetime(r.Context(), id, duration(life)); err != nil {
@@ -254,7 +258,7 @@ func (a *API) fork(g generation) route {
 			return missing("memory: false", "a fork goes on with the memory of its source")
 		}
 		id := r.PathValue("id")
-		source, rec, err := a.live(id)
+		source, rec, err := a.live(r.Context(), id)
 		if err != nil {
 			return err
 		}

@@ -141,6 +141,34 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// TestLate: of a sandbox whose process tells of it late, that is waited for, and what is told of it is not as if it
+// had nothing. It can be killed all the same.
+func TestLate(t *testing.T) {
+	s := newSite(t)
+	made := s.create(t, `{"templateID":"base","metadata":{"app":"desk"}}`)
+	at, id := "/sandboxes/"+made.SandboxID, made.SandboxID
+	s.untold[id] = false
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "", ""}, {"POST", "/connect", `{"timeout":5}`}, {"POST", "/fork", ""}, {"POST", "/snapshots", ""}, {"GET", "/network", ""},
+	} {
+		s.want(t, http.StatusGatewayTimeout, c.method, at+c.path, c.body, nil)
+	}
+	var back sandboxJSON
+	s.untold[id] = true
+	s.want(t, 200, "POST", at+"/connect", `{"timeout":5}`, &back)
+	if back.EnvdToken != made.EnvdToken || back.Alias != made.Alias || s.record(t, id).EnvdToken != made.EnvdToken {
+		t.Errorf("connected to %+v, which was made as %+v", back, made)
+	}
+	s.untold[id] = true
+	var children []forkResult
+	s.want(t, 201, "POST", at+"/fork", ``, &children)
+	if info, err := s.Sandbox(children[0].Sandbox.SandboxID); err != nil || info.Metadata["app"] != "desk" {
+		t.Errorf("its child is %+v, %v", info, err)
+	}
+	s.untold[id] = false
+	s.want(t, 204, "DELETE", at, "", nil)
+}
+
 func TestFork(t *testing.T) {
 	s := newSite(t)
 	made := s.create(t, `{"templateID":"base","metadata":{"a":"b"},"autoPause":true,"network":{"allowPublicTraffic":false}}`)

@@ -70,7 +70,7 @@ func (a *API) listing(info *sandbox.Info, rec *front.Record) listed {
 }
 
 func (a *API) info(w http.ResponseWriter, r *http.Request) error {
-	info, rec, err := a.live(r.PathValue("id"))
+	info, rec, err := a.live(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (a *API) logs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	info, _, err := a.live(r.PathValue("id"))
+	info, _, err := a.live(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (a *API) logsV1(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	info, _, err := a.live(r.PathValue("id"))
+	info, _, err := a.live(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}

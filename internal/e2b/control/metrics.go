@@ -51,7 +51,7 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	info, _, err := a.live(r.PathValue("id"))
+	info, _, err := a.live(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -101,13 +101,12 @@ func (a *API) metricsOfMany(w http.ResponseWriter, r *http.Request) error {
 	var wg sync.WaitGroup
 	places := make(chan struct{}, metricsAhead)
 	for _, id := range ids {
-		info, _, err := a.live(id)
-		if err != nil || info.State != sandbox.Running {
-			continue
-		}
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
+			if info, _, err := a.live(ctx, id); err != nil || info.State != sandbox.Running {
+				return
+			}
 			if m, err := a.m.Metrics(ctx, id); err == nil {
 				mu.Lock()
 				defer mu.Unlock()

@@ -111,7 +111,7 @@ func (a *API) setNetwork(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("id")
-	if _, _, err := a.live(id); err != nil {
+	if _, _, err := a.live(r.Context(), id); err != nil {
 		return err
 	}
 	err := a.update(r, id, func(rec *front.Record) error {
@@ -134,7 +134,7 @@ func (a *API) setNetwork(w http.ResponseWriter, r *http.Request) error {
 
 // network tells how a sandbox's network was to be, and how it is.
 func (a *API) network(w http.ResponseWriter, r *http.Request) error {
-	_, rec, err := a.live(r.PathValue("id"))
+	_, rec, err := a.live(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}

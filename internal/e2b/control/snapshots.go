@@ -30,7 +30,7 @@ func (a *API) snapshot(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("id")
-	_, rec, err := a.live(id)
+	_, rec, err := a.live(r.Context(), id)
 	if err != nil {
 		return err
 	}
