@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -329,6 +331,45 @@ func TestStoppedWhileTheDaemonDies(t *testing.T) {
 	wantCode(t, err, "not_found", "it was killed")
 	if _, err := d.Pause(limited(t, patience), kept); err != nil {
 		t.Errorf("pausing it: %v", err)
+	}
+}
+
+// TestStoppedWhileTheJournalIsLost: what lives in a process that the host has stopped is not resumed a second time from what
+// it was before, by however many daemons that do not know what the process has.
+func TestStoppedWhileTheJournalIsLost(t *testing.T) {
+	home := cloneHome(t)
+	d := serve(t, home)
+	id := d.fork(t, 1)[0]
+	d.eval(t, id, "x = 1")
+	d.pause(t, id)
+	d.resume(t, id)
+	d.eval(t, id, "x = 2")
+	stopped := ownerOf(t, d, id)
+	celltest.Stop(t, stopped)
+	defer syscall.Kill(stopped, syscall.SIGCONT) // if the test ends early
+	d.killAlone()
+	if err := os.Remove(filepath.Join(home, "journal")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d = serve(t, home)
+		_, err := d.Resume(limited(t, patience), id, 0)
+		wantCode(t, err, "timeout", "journal")
+		d.killAlone()
+	}
+	d = serve(t, home)
+	celltest.Continue(t, stopped)
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		info, err := d.Sandbox(t.Context(), id)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("it is not taken over: %+v, %v", info, err)
+		}
+		if info.State == "running" && info.Reason == "" {
+			break
+		}
+	}
+	if got := value[int](t, d, id, "x"); got != 2 {
+		t.Errorf("x is %d", got)
 	}
 }
 
