@@ -37,10 +37,6 @@ func missing(what, why string) error {
 	return refuse(http.StatusNotImplemented, "%s is not supported by forkd: %s", what, why)
 }
 
-func noSandbox(id string) error {
-	return refuse(http.StatusNotFound, "sandbox %q was not found", clip(id))
-}
-
 // statusOf maps the domain's codes.
 var statusOf = map[sandbox.Code]int{
 	sandbox.InvalidArgument:    http.StatusBadRequest,
