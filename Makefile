@@ -48,7 +48,7 @@ test-kvm-short: ## run those of them that say most in a few minutes
 
 test-kvm-e2e: ## run end-to-end tests on the engine kvm, all or RUN=pattern (hours, without KVM)
 	@failed=; for names in $$($(GO) test -list '$(RUN)' ./internal/e2e | grep ^Test | xargs -n 6 | tr ' ' '|'); do \
-		FORKD_TEST_KVM=1 $(GO) test -timeout 40m -v -run "^($$names)$$" ./internal/e2e || failed="$$failed|$$names"; \
+		FORKD_TEST_KVM=1 $(GO) test -timeout 2h -v -run "^($$names)$$" ./internal/e2e || failed="$$failed|$$names"; \
 	done; test -z "$$failed" || { echo "failed: $$failed"; exit 1; }
 
 test-go-std: build ## run many of Go's own tests in a guest, on both executors

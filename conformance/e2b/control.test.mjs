@@ -5,6 +5,7 @@ import {
   SandboxNotFoundError, TimeoutError,
 } from 'e2b'
 import { E2B, Sandbox } from '@e2b/code-interpreter'
+import { slowness } from './clock.mjs'
 import { address, api, failure, key, own, release, shared, sleep, unique, until } from './lib.mjs'
 
 after(release)
@@ -254,7 +255,7 @@ test('pauses and resumes with memory', async (t) => {
 })
 
 test('pauses when its lifetime is over', async (t) => {
-  const box = await own(t, { timeoutMs: 1500, lifecycle: { onTimeout: 'pause' } })
+  const box = await own(t, { timeoutMs: 1500 * slowness, lifecycle: { onTimeout: 'pause' } })
   await box.files.write('/dev/shm/mark', 'kept')
   await until('it is paused', async () => (await box.getInfo()).state === 'paused')
   assert.deepEqual((await box.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: false })
@@ -267,7 +268,7 @@ test('pauses when its lifetime is over', async (t) => {
 })
 
 test('a paused sandbox outlives its lifetime', async (t) => {
-  const box = await own(t, { timeoutMs: 1000 })
+  const box = await own(t, { timeoutMs: 1000 * slowness })
   assert.equal(await box.pause(), true)
   await sleep(1500)
   assert.equal((await box.getInfo()).state, 'paused')
@@ -300,7 +301,7 @@ test('forks with memory, disk and processes', async (t) => {
   await box.runCode('import random; kept = [1, 2, 3]')
   await box.files.write('/home/user/file', 'before')
   const handle = await box.commands.run('sleep 300', { background: true })
-  const children = await box.fork({ count: 3, timeoutMs: 60_000 })
+  const children = await box.fork({ count: 3, timeoutMs: 60_000 * slowness })
   for (const child of children) t.after(() => child.kill())
   assert.equal(children.length, 3)
   assert.equal(new Set([box, ...children].map((b) => b.sandboxId)).size, 4)
@@ -310,7 +311,7 @@ test('forks with memory, disk and processes', async (t) => {
     await child.files.write('/home/user/file', `child ${i}`)
     assert.equal((await child.commands.run('echo $FLAVOUR')).stdout, 'salt\n')
     assert.ok((await child.commands.list()).some((p) => p.pid === handle.pid))
-    assert.ok(Math.abs((await child.getInfo()).endAt - Date.now() - 60_000) < 10_000)
+    assert.ok(Math.abs((await child.getInfo()).endAt - Date.now() - 60_000 * slowness) < 10_000 * slowness)
   }
   for (const [i, child] of children.entries()) assert.equal(await child.files.read('/home/user/file'), `child ${i}`)
   assert.equal(await box.files.read('/home/user/file'), 'before')

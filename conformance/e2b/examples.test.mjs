@@ -5,6 +5,7 @@ import { execFile } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { slowness } from './clock.mjs'
 
 const base = import.meta.dirname
 
@@ -21,8 +22,9 @@ const needs = /e2b_\*|e2b_\.\.\.|<template|egressProxy|iam|rules|httpsPorts|\bVo
 function run(code) {
   const dir = mkdtempSync(join(base, 'example-'))
   writeFileSync(join(dir, 'example.mjs'), code)
+  const timeout = (code.includes('background') ? 5_000 : 60_000) * slowness
   return new Promise((done) =>
-    execFile(process.execPath, ['example.mjs'], { cwd: dir, timeout: code.includes('background') ? 5_000 : 60_000 }, (error, stdout, stderr) => {
+    execFile(process.execPath, ['--import=../clock.mjs', 'example.mjs'], { cwd: dir, timeout }, (error, stdout, stderr) => {
       rmSync(dir, { recursive: true })
       const goesOn = error?.killed && code.includes('background') && stderr === ''
       done({ error: goesOn ? null : error, stdout, stderr })

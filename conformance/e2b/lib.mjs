@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import http from 'node:http'
 import { Sandbox } from '@e2b/code-interpreter'
+import { slowness } from './clock.mjs'
 
 // address is where the daemon answers; the packages read the same variables.
 export const address = new URL(process.env.E2B_API_URL)
@@ -20,7 +21,7 @@ let sharedBox
 
 // shared returns a sandbox that the tests of a file share.
 export function shared() {
-  sharedBox ??= Sandbox.create({ timeoutMs: 600_000, metadata: { suite: 'shared' } })
+  sharedBox ??= Sandbox.create({ timeoutMs: 600_000 * slowness, metadata: { suite: 'shared' } })
   return sharedBox
 }
 
@@ -31,14 +32,14 @@ export async function release() {
 
 // own makes a sandbox that ends with the test.
 export async function own(t, opts = {}) {
-  const box = await Sandbox.create({ timeoutMs: 120_000, ...opts })
+  const box = await Sandbox.create({ timeoutMs: 120_000 * slowness, ...opts })
   t.after(() => box.kill())
   return box
 }
 
 // until waits for a condition, and returns what it returned. What is waited for may be a function, which is asked when the
 // time is over: it can tell what there was instead.
-export async function until(what, condition, ms = 60_000) {
+export async function until(what, condition, ms = 60_000 * slowness) {
   for (const end = Date.now() + ms; ; await sleep(50)) {
     const got = await condition()
     if (got) return got

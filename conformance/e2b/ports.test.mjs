@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import http from 'node:http'
 import { after, test } from 'node:test'
 import { Sandbox } from 'e2b'
+import { slowness } from './clock.mjs'
 import { address, own, request, route, sha256, sleep, until } from './lib.mjs'
 
 const script = readFileSync(new URL('server.py', import.meta.url), 'utf8')
@@ -11,7 +12,7 @@ const script = readFileSync(new URL('server.py', import.meta.url), 'utf8')
 // template is a snapshot in which the server runs on port 3000: it starts once.
 let made
 const template = () => (made ??= (async () => {
-  const box = await Sandbox.create({ timeoutMs: 300_000 })
+  const box = await Sandbox.create({ timeoutMs: 300_000 * slowness })
   await box.files.write('/tmp/server.py', script)
   await box.commands.run('python3 /tmp/server.py 3000 nobody', { background: true, timeoutMs: 0 })
   await serves(box)

@@ -54,13 +54,14 @@ type Host struct {
 	opts Options
 	gaps sync.Once // they are logged
 
-	mu     sync.Mutex
-	cells  map[string]*Cell   // by name; guarded by mu
-	keyed  map[string][]*Cell // those that are for what has a key, oldest first; guarded by mu
-	spare  []*Cell            // those that are for nothing yet; guarded by mu
-	making map[string]*making // those on their way; guarded by mu
-	closed bool               // guarded by mu
-	work   sync.WaitGroup     // cells that are being started; added to under mu
+	mu       sync.Mutex
+	cells    map[string]*Cell   // by name; guarded by mu
+	keyed    map[string][]*Cell // those that are for what has a key, oldest first; guarded by mu
+	spare    []*Cell            // those that are for nothing yet; guarded by mu
+	starting int                // how many will be spare; guarded by mu
+	making   map[string]*making // those on their way; guarded by mu
+	closed   bool               // guarded by mu
+	work     sync.WaitGroup     // spare cells that are being started; added to under mu
 }
 
 // making is a cell on its way.
@@ -173,29 +174,26 @@ func (h *Host) Fresh() (*Cell, error) {
 	return c, err
 }
 
-// Prepare has spare cells started, beside what else goes on.
+// Prepare has spare cells started, beside what else goes on, as many as there are to be.
 func (h *Host) Prepare() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || len(h.spare) >= h.opts.Spare {
-		return
+	for ; !h.closed && len(h.spare)+h.starting < h.opts.Spare; h.starting++ {
+		h.work.Go(h.startSpare)
 	}
-	h.work.Go(func() {
-		c, err := h.start()
-		if err != nil {
-			h.opts.Log.Warn("starting a spare cell", "error", err)
-			return
-		}
-		h.mu.Lock()
-		full := h.closed || len(h.spare) >= h.opts.Spare
-		if !full {
-			h.spare = append(h.spare, c)
-		}
-		h.mu.Unlock()
-		if full {
-			c.Quit()
-		}
-	})
+}
+
+// startSpare starts a cell that is for nothing yet.
+func (h *Host) startSpare() {
+	c, err := h.start()
+	if err != nil {
+		h.opts.Log.Warn("starting a spare cell", "error", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.starting--; err == nil {
+		h.spare = append(h.spare, c) // Close waits for it
+	}
 }
 
 // start starts a cell.

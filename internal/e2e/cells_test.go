@@ -279,11 +279,17 @@ func TestStoppedWhileTheDaemonDies(t *testing.T) {
 	kept, killed := ids[0], ids[1]
 	d.eval(t, kept, "x = 41")
 	d.sh(t, kept, "echo hello > /root/greeting")
-	stopped := ownerOf(t, d, kept)
-	ids = slices.DeleteFunc(ids, func(id string) bool { return ownerOf(t, d, id) != stopped })
-	celltest.Stop(t, stopped)
-	defer syscall.Kill(stopped, syscall.SIGCONT) // if the test ends early
-	for range 2 {                                // the second one finds what the first one has waited for
+	owner := make(map[string]int)
+	for _, id := range ids {
+		owner[id] = ownerOf(t, d, id)
+	}
+	stopped := slices.Compact([]int{owner[kept], owner[killed]}) // it may be one
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !slices.Contains(stopped, owner[id]) })
+	for _, pid := range stopped {
+		celltest.Stop(t, pid)
+		defer syscall.Kill(pid, syscall.SIGCONT) // if the test ends early
+	}
+	for range 2 { // the second one finds what the first one has waited for
 		d.killAlone()
 		d = serve(t, home)
 		ctx := limited(t, patience)
@@ -293,7 +299,7 @@ func TestStoppedWhileTheDaemonDies(t *testing.T) {
 		}
 		for _, id := range ids {
 			i := slices.IndexFunc(all, func(s client.SandboxInfo) bool { return s.ID == id })
-			if i < 0 || all[i].State != "running" || all[i].SnapshotTag != tag || all[i].PID != stopped || all[i].Reason == "" {
+			if i < 0 || all[i].State != "running" || all[i].SnapshotTag != tag || all[i].PID != owner[id] || all[i].Reason == "" {
 				t.Fatalf("%s is not listed as one that is not taken over yet: %+v", id, all)
 			}
 		}
@@ -311,7 +317,7 @@ func TestStoppedWhileTheDaemonDies(t *testing.T) {
 			ids = slices.Delete(ids, i, i+1)
 		}
 	}
-	celltest.Continue(t, stopped)
+	celltest.Continue(t, owner[kept])
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		info, err := d.Sandbox(t.Context(), kept)
 		if err != nil || time.Now().After(end) {

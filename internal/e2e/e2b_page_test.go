@@ -40,6 +40,9 @@ func TestE2BPageNamesTestsThatExist(t *testing.T) {
 	}
 }
 
+// e2bSubject is what the tests of a file of the suite are about.
+func e2bSubject(file string) string { return strings.TrimSuffix(filepath.Base(file), ".test.mjs") }
+
 // e2bTestNames returns patterns of the names of the suite's tests by subject.
 func e2bTestNames(t *testing.T) map[string][]*regexp.Regexp {
 	t.Helper()
@@ -53,7 +56,7 @@ func e2bTestNames(t *testing.T) map[string][]*regexp.Regexp {
 		if err != nil {
 			t.Fatal(err)
 		}
-		subject := strings.TrimSuffix(filepath.Base(file), ".test.mjs")
+		subject := e2bSubject(file)
 		for _, m := range e2bTest.FindAllStringSubmatch(string(text), -1) {
 			pattern := e2bPattern.ReplaceAllString(regexp.QuoteMeta(m[1]+m[2]), ".+")
 			names[subject] = append(names[subject], regexp.MustCompile("^"+pattern+"$"))

@@ -46,8 +46,10 @@ os.parent_draws = [os.urandom(16).hex(), random.random(), numpy.random.rand(), s
 
 // suite is what the tests of one run share.
 var suite struct {
-	once   sync.Once
+	prepare, start sync.Once
+
 	base   string // homes and programs
+	home   string // the daemon's
 	keep   bool   // base outlives the run
 	bin    string // the program
 	agent  string // hash of the guest's part of it
@@ -76,25 +78,45 @@ func (r runner) Run() (status int) {
 	return status
 }
 
-// shared returns the daemon that the tests share, with its snapshot made.
-func shared(t *testing.T) *daemon {
+// preparedHome returns the home of the daemon that the tests share, which need not run.
+// The program is built.
+func preparedHome(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots virtual machines, which -short leaves out")
 	}
-	suite.once.Do(func() {
-		if err := prepare(); err != nil {
+	firstly(t, &suite.prepare, prepare)
+	return suite.home
+}
+
+// shared returns the daemon that the tests share, with its snapshot made.
+func shared(t *testing.T) *daemon {
+	t.Helper()
+	home := preparedHome(t)
+	firstly(t, &suite.start, func() (err error) {
+		if suite.daemon, err = startDaemon(home); err != nil {
+			return err
+		}
+		return makeSnapshot(suite.daemon, snapshotRequest)
+	})
+	if suite.skip != "" {
+		t.Skip(suite.skip)
+	}
+	return suite.daemon
+}
+
+// firstly does once what tests need, which all fail if it does.
+func firstly(t *testing.T, once *sync.Once, do func() error) {
+	t.Helper()
+	once.Do(func() {
+		if err := do(); err != nil {
 			suite.failed = true
 			t.Fatal(err)
 		}
 	})
-	switch {
-	case suite.failed:
+	if suite.failed {
 		t.Fatal("there is no daemon to test; the first test that failed says why")
-	case suite.skip != "":
-		t.Skip(suite.skip)
 	}
-	return suite.daemon
 }
 
 func prepare() error {
@@ -107,14 +129,14 @@ func prepare() error {
 	if err != nil {
 		return err
 	}
+	suite.home = filepath.Join(suite.base, home)
+	for _, dir := range []string{"cache", "images"} { // which other homes get from it
+		if err := os.MkdirAll(filepath.Join(suite.home, dir), 0o700); err != nil {
+			return err
+		}
+	}
 	// What a test that fails leaves behind does not stay for long.
-	if err := os.Setenv("FORKD_CELL_ALONE", "2m"); err != nil {
-		return err
-	}
-	if suite.daemon, err = startDaemon(filepath.Join(suite.base, home)); err != nil {
-		return err
-	}
-	return makeSnapshot(suite.daemon, snapshotRequest)
+	return os.Setenv("FORKD_CELL_ALONE", "2m")
 }
 
 // makeBase chooses the directory for homes and programs.
@@ -188,7 +210,7 @@ func noteSources(root string) error {
 // makeSnapshot makes a snapshot that outlives this run, unless a run before this
 // one has left it, made by the same agent from the same request.
 func makeSnapshot(d *daemon, req client.SnapshotRequest) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute*slowness)
 	defer cancel()
 	request, err := json.Marshal(req)
 	if err != nil {

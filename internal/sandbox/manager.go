@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +89,7 @@ type Manager struct {
 	settling sync.Mutex   // held while a sandbox that was found is registered
 	images   sync.RWMutex // held for reading while an image is in use
 
+	turns     chan struct{} // what makes a machine in a cell of its own has one; as many as there are CPUs
 	admission admission
 	spent     averages // what children had when they ended
 
@@ -120,6 +122,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		warm:    make(map[string]*snapshot.Snapshot),
 		boxes:   make(map[string]*box),
 
+		turns:     make(chan struct{}, runtime.NumCPU()),
 		admission: admission{host: opts.Host},
 	}
 	if m.store, err = snapshot.OpenStore(opts.Home); err == nil {

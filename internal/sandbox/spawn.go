@@ -39,7 +39,16 @@ func (m *Manager) spawnAll(ctx context.Context, src *snapshot.Snapshot, births [
 		}
 	}
 	if m.opts.Engine.Each {
-		each(len(births), func(i int) { do(i, i+1) })
+		each(len(births), func(i int) {
+			// A cell begins with work: where many requests come at once, all would be late, and some so
+			// late that they seem not to answer.
+			select {
+			case m.turns <- struct{}{}:
+				defer func() { <-m.turns }()
+			case <-ctx.Done(): // it is told
+			}
+			do(i, i+1)
+		})
 	} else {
 		do(0, len(births))
 	}
