@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -15,5 +16,16 @@ func TestMissingPackageIsToldOnce(t *testing.T) {
 		if !ok || e.Code != NoRuntime || strings.Count(e.Message+" "+e.Hint, "nodejs") != 1 {
 			t.Errorf("%q becomes %#v", message, err)
 		}
+	}
+}
+
+// What is named instead of a snapshot that there is not is what can be forked, and not the state of a paused sandbox.
+func TestSnapshotsThatAreNamedInstead(t *testing.T) {
+	m := openBare(t, t.TempDir())
+	bare(t, m, "x", "")
+	pauseBare(t, m, forkBare(t, m, "x"))
+	_, err := m.Fork(t.Context(), ForkSpec{Tag: "nope", N: 1})
+	if e, ok := errors.AsType[*Error](err); !ok || e.Hint != "snapshots here: x" {
+		t.Errorf("the error is %#v", err)
 	}
 }

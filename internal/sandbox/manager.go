@@ -348,7 +348,9 @@ func (m *Manager) openError(tag string, err error) error {
 func (m *Manager) tagHint() string {
 	var tags []string
 	for _, e := range m.store.List() {
-		tags = append(tags, e.Tag)
+		if m.keptFor(e.Tag) == "" {
+			tags = append(tags, e.Tag)
+		}
 	}
 	if len(tags) == 0 {
 		return "no snapshot exists yet: `forkd quickstart` makes one"
