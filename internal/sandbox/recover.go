@@ -294,7 +294,6 @@ func (m *Manager) recoverBox(ctx context.Context, v cell.FoundVM, snap *snapshot
 	}
 	if n.Awake {
 		b.wakeOnce.Do(func() {})
-		close(b.called)
 	}
 	if err := m.settle(b, a); err != nil {
 		b.close()
@@ -321,6 +320,7 @@ func (m *Manager) awaken(b *box) {
 			m.opts.Log.Warn("interrupting what an earlier daemon had evaluated", "id", b.id, "error", err)
 		}
 	}
+	close(b.called) // not earlier: what is evaluated before the interrupt would be what it hits
 	close(b.awake)
 	b.notes.soon(b)
 }

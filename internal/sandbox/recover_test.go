@@ -276,6 +276,12 @@ func TestRecoverSilentGuest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	wantCode(t, "who uses it waits", second(m.Ping(ctx, b.id)), Timeout, "waiting")
+	// An evaluation would be interrupted in the place of what the dead daemon had evaluated.
+	_, err := atOnce(ctx, b, true, func(context.Context) (*struct{}, error) {
+		t.Error("something was evaluated before the guest had let go of what was")
+		return nil, nil
+	})
+	wantCode(t, "what is evaluated waits", err, Timeout, "waiting")
 }
 
 // TestWorkspaceThatFell: that what a workspace has done is lost, because the process that it
