@@ -1,7 +1,5 @@
 package mmu
 
-import "github.com/forkd-dev/forkd/internal/page"
-
 const (
 	// pageMask selects the part of an address above the page offset.
 	pageMask = ^uint64(pageSize - 1)
@@ -28,7 +26,9 @@ type Entry[T comparable] struct {
 type Bank[T comparable] [BankSize]Entry[T]
 
 // At returns the only entry that may hold the page of va.
-func (b *Bank[T]) At(va uint64) *Entry[T] { return &b[va>>12&(BankSize-1)] }
+func (b *Bank[T]) At(va uint64) *Entry[T] { return &b[index(va)] }
+
+func index(va uint64) uint64 { return va >> 12 & (BankSize - 1) }
 
 // Tag returns what the entry for an access of size bytes at va is tagged with
 // in the address space space (MMU.Space). An access that crosses into the next
@@ -57,15 +57,11 @@ func (b *Bank[T]) DropRegion(va uint64, shift uint) {
 	b.dropIf(func(e *Entry[T]) bool { return (e.Tag^va)>>shift == 0 })
 }
 
+// dropIf forgets every entry that matches.
 func (b *Bank[T]) dropIf(match func(*Entry[T]) bool) {
 	for i := range b {
 		if e := &b[i]; match(e) {
 			*e = Entry[T]{}
 		}
 	}
-}
-
-// dropPage forgets every entry of a data bank that leads to p.
-func dropPage(b *Bank[Host], p *page.Page) {
-	b.dropIf(func(e *Entry[Host]) bool { return e.Tag != 0 && e.To == HostOf(p, e.Tag) })
 }

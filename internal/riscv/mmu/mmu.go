@@ -102,7 +102,6 @@ type MMU struct {
 	large         largePages
 	phys          [physSize]physEntry
 	held          holds
-	storing       uint64 // GVA that FillStore is about
 
 	touches     *[]Touch      // where misses are recorded; may be nil
 	speculative bool          // a walk changes nothing, and faults if it would have to
@@ -251,7 +250,7 @@ func (m *MMU) FillLoad(va uint64) (p *page.Page, gpa uint64, f Fault) {
 	}
 	if p = m.Page(gpa); p != nil {
 		*m.Loads.At(va) = Entry[Host]{va&pageMask | m.Space, HostOf(p, va)}
-		m.held.add(p)
+		m.held.add(p, va)
 	}
 	return p, gpa, NoFault
 }
@@ -263,7 +262,6 @@ func (m *MMU) FillStore(va uint64) (p *page.Page, gpa uint64, f Fault) {
 	if f != NoFault {
 		return nil, 0, f
 	}
-	m.storing = va
 	if p, f = m.WritePage(gpa); f != NoFault {
 		return nil, 0, f
 	}
@@ -289,6 +287,6 @@ func (m *MMU) FillStoreEarly(va uint64) (p *page.Page, f Fault) {
 // to the page is noticed.
 func (m *MMU) DropStores(p *page.Page) {
 	for i := range m.stores {
-		dropPage(&m.stores[i], p)
+		m.stores[i].dropIf(func(e *Entry[Host]) bool { return leads(e, p) })
 	}
 }

@@ -438,6 +438,34 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// TestMoveOfManyTimesLoaded: however often a page was loaded from, in whatever order, and whatever
+// lies at a place that it has in common with others, no load sees it where it was.
+func TestMoveOfManyTimesLoaded(t *testing.T) {
+	const gpa = ramBase + 0x20_0000
+	for aliases := 1; aliases <= 5; aliases++ {
+		f := newFixture(t)
+		var vas []uint64
+		for i := range uint64(aliases) {
+			vas = append(vas, 0x1000+i*0x3000)
+			f.mapPage(vas[i], gpa, 0, rwx)
+		}
+		// What is displaced by another page, and comes back, is counted twice.
+		f.mapPage(vas[0]+BankSize*pageSize, ramBase+0x30_0000, 0, rwx)
+		f.fill(vas...)
+		f.fill(vas[0] + BankSize*pageSize)
+		f.fill(vas...)
+		old := f.Loads.At(vas[0]).To.Page(vas[0])
+		if _, _, fault := f.FillStore(vas[aliases-1]); fault != NoFault {
+			t.Fatal(fault)
+		}
+		for _, va := range vas {
+			if f.cached(va) && f.Loads.At(va).To.Page(va) == old {
+				t.Errorf("%d aliases: a load at %#x finds the old page", aliases, va)
+			}
+		}
+	}
+}
+
 // TestDirtyOnlyWhenStored: a page that was only read is not in the store bank,
 // so that its first store sets D.
 func TestDirtyOnlyWhenStored(t *testing.T) {

@@ -59,33 +59,42 @@ func (m *MMU) forget(gpa uint64, old *page.Page) {
 		*e = physEntry{}
 	}
 	held := m.held.of(old)
-	if *held == 0 {
-		return
-	}
-	if *held == 1 {
-		// Mostly it was loaded from where it is stored to now.
-		for i := range m.loads {
-			if e := m.loads[i].At(m.storing); e.Tag != 0 && e.To == HostOf(old, e.Tag) {
+	for i := range m.loads {
+		bank := &m.loads[i]
+		if int(held.n) > len(held.at) {
+			bank.dropIf(func(e *Entry[Host]) bool { return leads(e, old) })
+			continue
+		}
+		for _, at := range held.at[:held.n] {
+			if e := &bank[at]; leads(e, old) {
 				*e = Entry[Host]{}
-				*held = 0
-				return
 			}
 		}
 	}
-	for i := range m.loads {
-		dropPage(&m.loads[i], old)
-	}
 }
 
-// holds counts, by places in host memory, how often a page was entered into a
-// bank for loads since all banks were empty: looking through the banks for a page
-// that moves costs more than copying it. Pages share counters, and entries that
-// others have displaced still count, so that there are never too few.
-type holds [4096]uint8
+// leads reports whether an entry of a data bank leads to p.
+func leads(e *Entry[Host], p *page.Page) bool { return e.Tag != 0 && e.To == HostOf(p, e.Tag) }
 
-func (h *holds) add(p *page.Page) {
-	if n := h.of(p); *n < 255 {
-		*n++
+// holds knows, by places in host memory, how often a page was entered into a bank
+// for loads since all banks were empty, and where, if that is not often: looking through
+// the banks for a page that moves costs more than copying it. Pages share it, and entries
+// that others have displaced still count, so that there are never too few.
+type holds [4096]held
+
+type held struct {
+	n  uint8
+	at [2]uint16 // indices in banks, of the first ones
+}
+
+// add notes that the page of va is entered, which is at p.
+func (h *holds) add(p *page.Page, va uint64) {
+	held := h.of(p)
+	if int(held.n) < len(held.at) {
+		held.at[held.n] = uint16(index(va))
+	}
+	if held.n < 255 {
+		held.n++
 	}
 }
 

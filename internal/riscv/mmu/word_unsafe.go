@@ -22,8 +22,8 @@ func (h Host) Page(va uint64) *page.Page {
 	return (*page.Page)(unsafe.Add(unsafe.Pointer(nil), uintptr(h)+uintptr(va&pageMask)))
 }
 
-// of returns the counter of a page.
-func (h *holds) of(p *page.Page) *uint8 {
+// of returns what is known of a page.
+func (h *holds) of(p *page.Page) *held {
 	return &h[uintptr(unsafe.Pointer(p))/pageSize%uintptr(len(h))]
 }
 

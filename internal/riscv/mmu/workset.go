@@ -150,6 +150,6 @@ func (m *MMU) Enter(mapping *Mapping, p *page.Page) {
 	*e = Entry[Host]{mapping.Tag, HostOf(p, mapping.Tag)}
 	m.local[mapping.class] = m.local[mapping.class] || local
 	if mapping.Access == Load {
-		m.held.add(p)
+		m.held.add(p, mapping.Tag)
 	}
 }
