@@ -34,11 +34,12 @@ type vcpu struct {
 	permit  *sched.VCPU    // of the goroutine in Run
 	timer   *time.Timer    // of the goroutine in Run
 
-	begun     bool    // it has run; of the goroutine in Run
-	seeds     seeds   // of the goroutine in Run
-	turns     uint64  // hart.Retired up to which it takes turns, or 0; of the goroutine in Run
-	lesson    *lesson // nil: there is none under way; of the goroutine in Run
-	restarted bool    // the hart is not as its context knows it; of the goroutine in Run
+	begun     bool            // it has run; of the goroutine in Run
+	seeds     seeds           // of the goroutine in Run
+	turns     uint64          // hart.Retired up to which it takes turns, or 0; of the goroutine in Run
+	lesson    *lesson         // nil: there is none under way; of the goroutine in Run
+	ahead     *interp.Workset // what to make ahead, or nil; of the goroutine in Run
+	restarted bool            // the hart is not as its context knows it; of the goroutine in Run
 
 	attention atomic.Bool   // somebody has something for it: end the slice
 	wake      chan struct{} // a token: likewise
@@ -104,6 +105,7 @@ func (v *vcpu) Run() (exit engine.Exit, err error) {
 	v.first()
 	for {
 		if v.kicked.Swap(false) {
+			v.ahead = nil // memory may be sealed or packed meanwhile
 			v.endLesson(many)
 			return engine.Kicked, nil
 		}
@@ -227,6 +229,7 @@ func (v *vcpu) slices(context *lent) (sbi.Outcome, error) {
 	if context.owner != v || v.restarted {
 		v.attach(context)
 	}
+	v.lookAhead(context.cpu)
 	for {
 		spins, out, err := v.slice(context.cpu)
 		if out != sbi.Continue || err != nil {

@@ -19,19 +19,19 @@ type lesson struct {
 	begun   uint64 // hart.Retired
 }
 
-// A lesson takes in a first contact, which is up to half a million instructions. It
-// ends when there have been enough, or when the machine is stopped, for whatever
-// reason, and there have been many.
+// A lesson takes in a first contact, which is some 300,000 instructions. It ends when
+// the machine is stopped, for whatever reason, and there have been many; or when there
+// have been more than a first contact can be.
 const (
 	enough = 1_000_000
-	many   = 400_000
+	many   = 150_000
 )
 
 // contact is how many instructions a first contact usually is, or few more.
 const contact = 400_000
 
-// first precedes all else that a vCPU does: it begins a lesson, or makes use of one, and
-// has the vCPU take turns.
+// first precedes all else that a vCPU does: it begins a lesson, or finds what others have
+// taught, and has the vCPU take turns.
 func (v *vcpu) first() {
 	if v.begun {
 		return
@@ -45,24 +45,24 @@ func (v *vcpu) first() {
 	v.turns = v.hart.Retired + contact
 	cache := v.vm.engine.code
 	set, wanted := cache.Workset(stack)
-	switch {
-	case wanted:
+	if wanted {
 		v.lesson = &lesson{stack, interp.Touches(), v.hart.Retired}
 		return
-	case set == nil:
+	}
+	v.ahead = set
+}
+
+// lookAhead makes use of what others have taught, if that is still to be done: not before there
+// is a permit to execute, so that what was copied is in the processor's cache then. While others had
+// their turns it would leave that, and be packed again.
+func (v *vcpu) lookAhead(cpu *interp.CPU) {
+	if v.ahead == nil {
 		return
 	}
-	if !v.permit.Enter(v.wake, v.attend) {
-		return
-	}
-	defer v.permit.Leave()
-	context, whole := v.vm.engine.pool.get(v), false
-	defer func() { v.vm.engine.pool.put(context, whole) }()
-	v.attach(&context)
 	v.enter()
 	defer v.leave()
-	context.cpu.LookAhead(v.vm.memory, set)
-	whole = true
+	cpu.LookAhead(v.vm.memory, v.ahead)
+	v.ahead = nil
 }
 
 // endLesson ends a lesson, if there is one, of at least so many instructions.

@@ -185,7 +185,7 @@ type ahead struct {
 }
 
 // LookAhead prepares c, which is attached to a hart that has executed nothing yet, for
-// what it will do. Nothing of the machine's memory has been written yet.
+// what it will do. Of memory devices may have written some, but nothing was sealed or packed.
 func (c *CPU) LookAhead(mem *memory.Space, w *Workset) {
 	c.ahead = ahead{set: w, mem: mem, pages: mem.Ahead(w.pages)}
 	c.lookAhead(true)
