@@ -106,7 +106,9 @@ func (v *vcpu) Run() (exit engine.Exit, err error) {
 	for {
 		if v.kicked.Swap(false) {
 			v.ahead = nil // memory may be sealed or packed meanwhile
-			v.endLesson(many)
+			if v.hart.Power == hart.Waiting {
+				v.endLesson(many)
+			}
 			return engine.Kicked, nil
 		}
 		deadline, idle := v.prepare()

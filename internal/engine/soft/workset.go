@@ -20,8 +20,8 @@ type lesson struct {
 }
 
 // A lesson takes in a first contact, which is some 300,000 instructions. It ends when
-// the machine is stopped, for whatever reason, and there have been many; or when there
-// have been more than a first contact can be.
+// the machine is stopped, for whatever reason, while its guest has nothing to do, and there have been
+// many; or when there have been more than a first contact can be.
 const (
 	enough = 1_000_000
 	many   = 150_000

@@ -81,7 +81,7 @@ func runUntilIdle(t *testing.T, m *vm, instructions uint64) {
 		_, err := v.Run()
 		ended <- err
 	}()
-	for v.Counters().Instructions < instructions {
+	for v.Counters().Instructions <= instructions { // the last ones before it sleeps
 		time.Sleep(time.Millisecond)
 	}
 	v.Kick()
@@ -103,6 +103,33 @@ func TestFirstContactIsALesson(t *testing.T) {
 			t.Errorf("%d instructions have taught: %v", n, set != nil)
 		}
 	}
+}
+
+// TestLessonGoesOnBehindAStop: a machine that is stopped in the middle of a first contact, to be packed say, has not taught
+// what comes behind that.
+func TestLessonGoesOnBehindAStop(t *testing.T) {
+	for range 100 { // until one is stopped in time
+		e := New(64)
+		stack, another := family(t, e, errand(10_000_000))
+		m, _ := another()
+		v := m.vcpus[0]
+		go func() {
+			for v.Counters().Instructions < many {
+			}
+			v.Kick()
+		}()
+		if _, err := v.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if v.Counters().Instructions >= enough {
+			continue
+		}
+		if set, _ := e.code.Workset(stack); set != nil {
+			t.Errorf("%d instructions of 10 million have taught", v.Counters().Instructions)
+		}
+		return
+	}
+	t.Error("no machine was stopped in time")
 }
 
 // TestHelpComesWithTheFirstSlice: the pages that a machine will write are copied when it begins to execute,
