@@ -31,6 +31,7 @@ type EvalRequest struct {
 	MaxOutput int           // bytes of stdout and of stderr; 0: 1 MiB
 	MaxValue  int           // bytes of the value's JSON; 0: 4 MiB, at most 8 MiB
 	MaxRepr   int           // characters of the repr; 0: 64 Ki, at most 1 Mi
+	Compiled  []byte        // what Compile has returned for the code in a runtime like this one, which then need not compile it
 }
 
 // EvalResult is the outcome of an evaluation. An exception in the code is a result, in its Error, not an error.
@@ -133,7 +134,9 @@ type Evaluation struct {
 }
 
 // Encode checks a request. Its runtime and its timeout are not part of what guests are sent.
-func (r EvalRequest) Encode() (*Evaluation, error) {
+func (r EvalRequest) Encode() (*Evaluation, error) { return r.encode(false) }
+
+func (r EvalRequest) encode(compile bool) (*Evaluation, error) {
 	if !utf8.ValidString(r.Code) {
 		return nil, wire.Errorf(wire.CodeBadRequest, "code", "the code is not UTF-8")
 	}
@@ -144,7 +147,11 @@ func (r EvalRequest) Encode() (*Evaluation, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false) // which would make code much longer
-	if err := enc.Encode(wire.EvalRequest{ID: id, Code: r.Code, MaxOutput: r.MaxOutput, MaxValue: r.MaxValue, MaxRepr: r.MaxRepr}); err != nil {
+	req := wire.EvalRequest{
+		ID: id, Code: r.Code, Compile: compile, Compiled: r.Compiled,
+		MaxOutput: r.MaxOutput, MaxValue: r.MaxValue, MaxRepr: r.MaxRepr,
+	}
+	if err := enc.Encode(req); err != nil {
 		return nil, err
 	}
 	payload := buf.Bytes()
@@ -152,6 +159,32 @@ func (r EvalRequest) Encode() (*Evaluation, error) {
 		return nil, wire.Errorf(wire.CodeTooLong, "code", "the code is %d bytes long as JSON, over %d", len(payload), wire.MaxFrame)
 	}
 	return &Evaluation{id, wire.AppendFrame(nil, wire.TypeEval, payload), cmp.Or(r.MaxOutput, defaultOutput)}, nil
+}
+
+// ErrNotShared means that each runtime has to compile some code by itself.
+var ErrNotShared = errors.New("it cannot be compiled for others")
+
+// Compile returns what code compiles to in a runtime, for others that are in the same state, see EvalRequest.Compiled. None
+// of the code is executed. The error is ErrNotShared if it is wrong, or has the interpreter warn, which it shall
+// where it is evaluated, or if the runtime cannot.
+func (c *Client) Compile(ctx context.Context, runtime, code string) ([]byte, error) {
+	eval, err := EvalRequest{Code: code}.encode(true)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Evaluate(ctx, runtime, eval, 0)
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeBadRequest {
+		return nil, fmt.Errorf("%w: %w", ErrNotShared, err)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Error != nil:
+		return nil, fmt.Errorf("%w: %s", ErrNotShared, r.Error.Type)
+	case len(r.Compiled) == 0 || len(r.Stdout) > 0 || len(r.Stderr) > 0:
+		return nil, ErrNotShared
+	}
+	return r.Compiled, nil
 }
 
 // Eval evaluates code in a runtime. Evaluations of one runtime take turns. When the context ends first, the evaluation is

@@ -440,6 +440,8 @@ func TestEvalHostilePeer(t *testing.T) {
 		"no id":           {eval(map[string]any{"code": "1"}), wire.CodeBadRequest},
 		"id out of range": {eval(map[string]any{"code": "1", "id": -1}), wire.CodeBadRequest},
 		"unknown member":  {eval(map[string]any{"code": "1", "id": 1, "pty": true}), wire.CodeBadRequest},
+		"compiled number": {eval(map[string]any{"code": "1", "id": 1, "compiled": 1}), wire.CodeBadRequest},
+		"compile number":  {eval(map[string]any{"code": "1", "id": 1, "compile": 1}), wire.CodeBadRequest},
 		"deep JSON":       {wire.AppendFrame(nil, wire.TypeEval, bytes.Repeat([]byte("["), 100000)), wire.CodeBadRequest},
 		"huge frame":      {[]byte{0xff, 0xff, 0xff, 0xff, 48}, wire.CodeBadRequest},
 	} {

@@ -110,9 +110,18 @@ func (m *Manager) transient(ctx context.Context, tag string) (*box, error) {
 	if err := src.Intact(); err != nil {
 		return nil, m.openError(tag, err)
 	}
+	b, err := m.spawnTransient(ctx, src, tag, fmt.Sprintf("deriving from %q", tag))
+	if err != nil {
+		return nil, err
+	}
+	return b, m.register(b)
+}
+
+// spawnTransient makes a child that is there for the host's purposes, and that nobody knows yet.
+func (m *Manager) spawnTransient(ctx context.Context, src *snapshot.Snapshot, tag, what string) (*box, error) {
 	c := birthOf(ForkSpec{Tag: tag})
 	c.fleeting = true
-	done, err := m.admit(c.need(fmt.Sprintf("deriving from %q", tag)))
+	done, err := m.admit(c.need(what))
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +130,7 @@ func (m *Manager) transient(ctx context.Context, tag string) (*box, error) {
 	if err != nil {
 		return nil, wrap(err, "forking a child of %q", tag)
 	}
-	return b, m.register(b)
+	return b, nil
 }
 
 // prepare does the work that makes a derived snapshot different.

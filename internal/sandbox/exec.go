@@ -2,10 +2,12 @@ package sandbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -124,8 +126,10 @@ func (c *Command) request() wire.ExecRequest {
 type Evaluation struct {
 	Code    string
 	Timeout time.Duration // zero: none
+	Among   int           // how many sandboxes it is for, if that is known
 
 	encoded *agent.Evaluation
+	hash    func() [sha256.Size]byte // of the code
 }
 
 // NewEvaluation checks code, and encodes it for all sandboxes that it is for.
@@ -134,7 +138,8 @@ func NewEvaluation(code string, timeout time.Duration) (*Evaluation, error) {
 	if err != nil {
 		return nil, fail(InvalidArgument, "", "%s", err)
 	}
-	return &Evaluation{code, timeout, encoded}, nil
+	hash := sync.OnceValue(func() [sha256.Size]byte { return sha256.Sum256([]byte(code)) })
+	return &Evaluation{Code: code, Timeout: timeout, encoded: encoded, hash: hash}, nil
 }
 
 // Eval evaluates code in the sandbox's warm runtime, where state is kept from
@@ -163,8 +168,9 @@ func (m *Manager) Evaluate(ctx context.Context, id string, e *Evaluation) (*Eval
 	}
 	ctx, stop := b.within(ctx, e.Timeout)
 	defer stop()
+	encoded := m.encoded(ctx, b, e)
 	r, err := atOnce(ctx, b, patient(e.Timeout), func(ctx context.Context) (*agent.EvalResult, error) {
-		return b.agent.Evaluate(ctx, b.manifest.Runtime, e.encoded, e.Timeout)
+		return b.agent.Evaluate(ctx, b.manifest.Runtime, encoded, e.Timeout)
 	})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
 		r, err = t.Result, nil

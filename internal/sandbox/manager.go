@@ -92,6 +92,7 @@ type Manager struct {
 	turns     chan struct{} // what makes a machine in a cell of its own has one; as many as there are CPUs
 	admission admission
 	spent     averages // what children had when they ended
+	codes     codes    // that were compiled for many children
 
 	mu       sync.Mutex
 	warm     map[string]*snapshot.Snapshot // opened snapshots by tag; guarded by mu

@@ -72,6 +72,7 @@ func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	eval.Among = len(req.Sandboxes)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	events := newEventWriter(w, cancel)

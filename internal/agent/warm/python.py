@@ -11,8 +11,8 @@ import builtins
 # Functions look builtins up in this private copy, so that user code may spoil its own without spoiling the server.
 __builtins__ = dict(vars(builtins))
 
-import _random, _socket, ast, collections, fcntl, functools, gc, io, itertools, json, linecache, mmap, operator, os, random, re, select
-import signal, socket, struct, sys, traceback, types
+import _random, _socket, ast, binascii, collections, fcntl, functools, gc, io, itertools, json, linecache, marshal, mmap, operator, os, random, re
+import select, signal, socket, struct, sys, traceback, types
 
 # Frame types and limits, as in package wire.
 OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN = 3, 4, 18, 19, 48, 49, 50
@@ -35,6 +35,7 @@ HOLD, INTERRUPT = 1, 2
 NUMPY = "numpy.random.mtrand"
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
+TRANSLATED = type(None), types.CodeType
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
 BIG_DIGITS = re.compile(rb"\d{16}")
 PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
@@ -290,11 +291,46 @@ def valid(request):
     number, code = request["id"], request["code"]
     if type(code) is not str or type(number) is not int or not 0 < number < 2**64:
         return False
-    for name in request.keys() - {"id", "code"} if len(request) > 2 else ():
-        limit = request[name]
-        if name not in ("max_output", "max_value", "max_repr") or type(limit) is not int or limit < 0:
+    known = 2
+    if "compiled" in request:
+        known = 3
+        if type(request["compiled"]) is not str:
+            return False
+    for name in request.keys() - {"id", "code", "compiled"} if len(request) > known else ():
+        value = request[name]
+        if name == "compile":
+            if value is not True:
+                return False
+        elif name not in ("max_output", "max_value", "max_repr") or type(value) is not int or value < 0:
             return False
     return True
+
+
+def translate(code, name):
+    """Compiles code. Returns its statements, or None, and the expression that it ends with, or None."""
+    try:
+        return None, compile(code.lstrip(" \t"), name, "eval")
+    except SyntaxError:
+        pass  # statements, or really wrong; leave this block so that the error to come has no context
+    tree = compile(code, name, "exec", ast.PyCF_ONLY_AST)
+    last = tree.body and type(tree.body[-1]) is ast.Expr and tree.body.pop()
+    statements = compile(tree, name, "exec") if tree.body else None
+    return statements, compile(ast.Expression(last.value), name, "eval") if last else None
+
+
+def dumped(translation):
+    """Writes what translate returns as text, for a process that is as this one is."""
+    return binascii.b2a_base64(marshal.dumps(translation), newline=False)
+
+
+def loaded(text):
+    """Returns the translation that was dumped, or None if it cannot be read."""
+    try:
+        statements, expression = marshal.loads(binascii.a2b_base64(text))
+    except Exception:
+        return None
+    if type(statements) in TRANSLATED and type(expression) in TRANSLATED:
+        return statements, expression
 
 
 def valid_run(request):
@@ -361,25 +397,19 @@ class Runtime:
 
     # Evaluation.
 
-    def run(self, code, name):
-        """Runs code; returns a tuple with the value of its last expression, or an empty one."""
-        compiled = self.expressions.get(code)
-        try:
-            compiled = compiled or self.keep(code, compile(code.lstrip(" \t"), name, "eval"))
-        except SyntaxError:
-            pass  # statements, or really wrong; leave this block so that the error to come has no context
-        if compiled is not None:
-            return (eval(compiled, self.namespace),)
-        self.remember(code, name)
-        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST)
-        last = tree.body[-1] if tree.body else None
-        if type(last) is not ast.Expr:
-            exec(compile(tree, name, "exec"), self.namespace)
-            return ()
-        tree.body.pop()
-        if tree.body:
-            exec(compile(tree, name, "exec"), self.namespace)
-        return (eval(compile(ast.Expression(last.value), name, "eval"), self.namespace),)
+    def run(self, code, name, compiled=None):
+        """Runs code, or what it was compiled to elsewhere; returns a tuple with the value of its last expression, or an empty
+        one."""
+        expression = self.expressions.get(code)
+        if not expression:
+            statements, expression = compiled and loaded(compiled) or translate(code, name)
+            if expression and not statements:
+                self.keep(code, expression)
+            else:
+                self.remember(code, name)
+            if statements:
+                exec(statements, self.namespace)
+        return (eval(expression, self.namespace),) if expression else ()
 
     def keep(self, code, compiled):
         """Keeps a compiled expression: compiling costs more than everything else about the evaluation of a short one."""
@@ -406,8 +436,11 @@ class Runtime:
         self.stdout.limit = self.stderr.limit = request.get("max_output") or MAX_OUTPUT
         try:
             self.current[0] = number  # from here to the next assignment an interrupt raises KeyboardInterrupt
-            value = self.run(request["code"], name)
-            body = render(value[0], request) if value else b""
+            if "compile" in request:
+                body = b',"compiled":"%s"' % dumped(translate(request["code"], name))
+            else:
+                value = self.run(request["code"], name, self.fresh and request.get("compiled"))
+                body = render(value[0], request) if value else b""
             self.current[0] = 0
         except BaseException as error:
             self.current[0] = 0
@@ -854,10 +887,13 @@ def rehearse(runtime):
         name = f"\0forkd-rehearsal-{os.getpid()}"
         listener.bind(name)
         listener.listen()
-        for n in range(rounds):
+        for n in range(2 * rounds):  # half of them with code that was compiled elsewhere
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(name)
-                body = encode({"id": 1, "code": f"[0.5, {n}.0]"}).encode()
+                request = {"id": 1, "code": f"[0.5, {n}.0]"}
+                if n % 2:
+                    request["compiled"] = str(dumped(translate(request["code"], "<eval>")), "ascii")
+                body = encode(request).encode()
                 client.sendall(HEADER.pack(len(body), EVAL) + body)
                 client.shutdown(socket.SHUT_WR)
                 runtime.fresh = True

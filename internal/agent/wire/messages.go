@@ -206,10 +206,14 @@ type RuntimeRecover struct {
 	Kill   bool   `json:"kill,omitempty"`
 }
 
-// EvalRequest asks a runtime to evaluate code. Limits are in bytes; 0 means the runtime's default.
+// EvalRequest asks a runtime to evaluate code. Limits are in bytes; 0 means the runtime's default. With Compile the answer is what
+// the code compiles to, and nothing of it is executed; a runtime that is as that one is takes it as Compiled, and then need
+// not compile the code.
 type EvalRequest struct {
 	ID        uint64 `json:"id"` // not 0; names the evaluation in a RuntimeInterrupt
 	Code      string `json:"code"`
+	Compile   bool   `json:"compile,omitempty"`
+	Compiled  []byte `json:"compiled,omitempty"`
 	MaxOutput int    `json:"max_output,omitempty"` // of stdout and of stderr
 	MaxValue  int    `json:"max_value,omitempty"`
 	MaxRepr   int    `json:"max_repr,omitempty"`
@@ -228,6 +232,7 @@ type EvalResult struct {
 	StderrBytes  int64           `json:"stderr_bytes,omitempty"`
 	StdoutCut    bool            `json:"stdout_cut,omitempty"`
 	StderrCut    bool            `json:"stderr_cut,omitempty"`
+	Compiled     []byte          `json:"compiled,omitempty"` // in place of all of it
 }
 
 // EvalError is an exception that the code did not catch.

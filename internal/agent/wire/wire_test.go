@@ -121,6 +121,9 @@ func samples(t *testing.T) []struct {
 		{"display", TypeDisplay, object(Display{Main: true, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"1"`)}, Chart: json.RawMessage(`{"type":"line"}`)})},
 		{"run end", TypeRunEnd, object(RunEnd{ID: 1, Count: 2, Error: &RunError{Name: "E", Value: "v", Traceback: "t", Interrupted: true}})},
 		{"eval", TypeEval, object(EvalRequest{ID: 1, Code: "1", MaxOutput: 2, MaxValue: 3, MaxRepr: 4})},
+		{"compile", TypeEval, object(EvalRequest{ID: 1, Code: "1", Compile: true})},
+		{"compiled", TypeResult, object(EvalResult{ID: 1, Compiled: []byte("\xe3")})},
+		{"eval compiled", TypeEval, object(EvalRequest{ID: 1, Code: "1", Compiled: []byte("\xe3")})},
 		{"result", TypeResult, object(EvalResult{ID: 1, Type: "int", Value: json.RawMessage("1"), ValueOmitted: "too_large", Repr: "1", ReprCut: true, StdoutBytes: 1, StderrBytes: 2, StdoutCut: true, StderrCut: true,
 			Error: &EvalError{Type: "SystemExit", Message: "m", Traceback: "t", ExitCode: &code, Interrupted: true}})},
 	}

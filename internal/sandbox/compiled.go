@@ -1,0 +1,171 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/forkd-dev/forkd/internal/agent"
+	"github.com/forkd-dev/forkd/internal/snapshot"
+)
+
+// Children of a snapshot often evaluate the same code first, and would each compile it, which can be more than half of what an
+// interpreter does for that. So it is compiled once, and the others are sent the result beside the code.
+//
+// Whoever can make that up executes code in all of them. So it comes from a child that was made for it, that nobody else
+// can reach, that executes nothing of the code, and that ends then: what it says follows from the snapshot, which the others
+// are made of, too, and from the code, which they are to evaluate anyway.
+
+const (
+	// worthCompiling is how many children evaluate the same before it pays that one more is made.
+	worthCompiling = 8
+	// compileTime bounds how long that may take. It is a few milliseconds.
+	compileTime = 5 * time.Second
+	// Longer code is not compiled ahead, and a longer result is not sent.
+	maxCompiledCode = 256 << 10
+	maxCompiled     = 1 << 20
+	// keptCodes is how many codes are known, with what they compile to or without.
+	keptCodes = 64
+)
+
+// codes is what snapshots' interpreters have compiled.
+type codes struct {
+	mu    sync.Mutex
+	known map[codeKey]*code // guarded by mu
+}
+
+// codeKey is code that children of a snapshot begin with.
+type codeKey struct {
+	snapshot string // its content hash
+	code     [sha256.Size]byte
+}
+
+// code is what is known of it.
+type code struct {
+	asked int           // how many children were to evaluate it; guarded by codes.mu
+	used  time.Time     // guarded by codes.mu
+	begun bool          // somebody compiles it, or has; guarded by codes.mu
+	done  chan struct{} // closed when that has ended
+
+	// With what it compiles to, encoded for all; nil if it is not to be had. Written before done is closed.
+	encoded *agent.Evaluation
+}
+
+// ask notes that one of some children that begin with code asks for it, and tells what is known of it. The caller compiles it
+// if it is told to.
+func (c *codes) ask(key codeKey, among int) (known *code, compile bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known = c.known[key]
+	if known == nil {
+		c.makeRoom()
+		known = &code{done: make(chan struct{})}
+		c.known[key] = known
+	}
+	known.asked++
+	known.used = time.Now()
+	compile = !known.begun && max(known.asked, among) >= worthCompiling
+	known.begun = known.begun || compile
+	return known, compile
+}
+
+// makeRoom forgets what was not used for the longest time. Precondition: mu is held.
+func (c *codes) makeRoom() {
+	if c.known == nil {
+		c.known = make(map[codeKey]*code)
+	}
+	for len(c.known) >= keptCodes {
+		var oldest codeKey
+		for key, k := range c.known {
+			if first := c.known[oldest]; first == nil || k.used.Before(first.used) {
+				oldest = key
+			}
+		}
+		delete(c.known, oldest)
+	}
+}
+
+// forget has code be compiled another time, as it failed for a reason that passes.
+func (c *codes) forget(key codeKey, was *code) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[key] == was {
+		delete(c.known, key)
+	}
+}
+
+// encoded returns an evaluation as a sandbox is sent it: with what the code compiles to, if the sandbox has
+// done nothing yet and that is known, or worth finding out.
+func (m *Manager) encoded(ctx context.Context, b *box, e *Evaluation) *agent.Evaluation {
+	hash := b.manifest.ContentHash()
+	// A process that was held in the snapshot runs in every child, the one that compiles, too, and may hear from outside. Where
+	// each sandbox has a process of its own one more costs more than is saved.
+	if b.isAwake() || hash == "" || b.manifest.Held > 0 || m.opts.Engine.Each || len(e.Code) > maxCompiledCode {
+		return e.encoded
+	}
+	key := codeKey{hash, e.hash()}
+	known, compile := m.codes.ask(key, e.Among)
+	if compile {
+		m.compile(key, known, b, e.Code)
+	}
+	if e.Among < worthCompiling {
+		select {
+		case <-known.done:
+		default:
+			return e.encoded
+		}
+	}
+	select {
+	case <-known.done:
+		if known.encoded != nil {
+			return known.encoded
+		}
+	case <-ctx.Done():
+	}
+	return e.encoded
+}
+
+// compile finds out what code compiles to in children of the snapshot that a sandbox is of.
+func (m *Manager) compile(key codeKey, known *code, b *box, code string) {
+	defer close(known.done)
+	src := b.origin()
+	if src == nil {
+		m.codes.forget(key, known)
+		return
+	}
+	defer src.Release()
+	ctx, cancel := context.WithTimeout(context.Background(), compileTime)
+	defer cancel()
+	compiled, err := m.compileIn(ctx, src, b.tag, code)
+	switch {
+	case err == nil && len(compiled) <= maxCompiled:
+		known.encoded, err = agent.EvalRequest{Code: code, Compiled: compiled}.Encode()
+	case err == nil:
+		err = fmt.Errorf("it is %d bytes long, over %d", len(compiled), maxCompiled)
+	case !errors.Is(err, agent.ErrNotShared):
+		m.codes.forget(key, known)
+	}
+	if err != nil {
+		m.opts.Log.Debug("code is not compiled for children together", "snapshot", b.tag, "reason", err)
+	}
+}
+
+// compileIn has a child compile code that is there for nothing else.
+func (m *Manager) compileIn(ctx context.Context, src *snapshot.Snapshot, tag, code string) ([]byte, error) {
+	b, err := m.spawnTransient(ctx, src, tag, fmt.Sprintf("compiling code for children of %q", tag))
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	compiled, err := atOnce(ctx, b, true, func(ctx context.Context) (*[]byte, error) {
+		compiled, err := b.agent.Compile(ctx, b.manifest.Runtime, code)
+		return &compiled, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return *compiled, nil
+}

@@ -1,0 +1,49 @@
+package sandbox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestWhoCompiles: code is compiled for children together once as many have asked, or ask at once, as make that
+// worth while; by one of them.
+func TestWhoCompiles(t *testing.T) {
+	key := func(n int) codeKey { return codeKey{snapshot: fmt.Sprint(n)} }
+	var c codes
+	for i := range 3 * worthCompiling {
+		if _, compile := c.ask(key(0), 1); compile != (i == worthCompiling-1) {
+			t.Errorf("number %d is told to compile: %v", i, compile)
+		}
+	}
+	for i := range worthCompiling {
+		if _, compile := c.ask(key(1), worthCompiling); compile != (i == 0) {
+			t.Errorf("number %d of many is told to compile: %v", i, compile)
+		}
+	}
+	k, _ := c.ask(key(1), 1)
+	c.forget(key(1), new(code)) // another
+	if again, _ := c.ask(key(1), 1); again != k {
+		t.Error("it was forgotten for another")
+	}
+	c.forget(key(1), k)
+	if again, compile := c.ask(key(1), worthCompiling); again == k || !compile {
+		t.Error("what has failed is not compiled again")
+	}
+}
+
+// TestCodesAreBounded: what is forgotten is what nobody has asked for lately.
+func TestCodesAreBounded(t *testing.T) {
+	var c codes
+	used, _ := c.ask(codeKey{snapshot: "used"}, 1)
+	for i := range 3 * keptCodes {
+		time.Sleep(time.Microsecond) // so that times differ
+		c.ask(codeKey{snapshot: fmt.Sprint(i)}, 1)
+		if again, _ := c.ask(codeKey{snapshot: "used"}, 1); again != used {
+			t.Fatal("what is used is forgotten")
+		}
+		if len(c.known) > keptCodes {
+			t.Fatalf("%d codes are known", len(c.known))
+		}
+	}
+}
