@@ -130,3 +130,44 @@ func TestCompiledIsOfAFreshRuntime(t *testing.T) {
 		}
 	}
 }
+
+// A child of a branch that evaluates nothing begins as fresh as any other; one in which an evaluation goes on, and the source, do not.
+func TestCompiledInABranch(t *testing.T) {
+	for name, tc := range map[string]struct {
+		child, busy bool
+		want        string
+	}{"child": {child: true, want: "2"}, "busy child": {child: true, busy: true, want: "1"}, "source": {want: "1"}} {
+		t.Run(name, func(t *testing.T) {
+			f := fresh(t)
+			needCgroups(t, f)
+			two, err := f.Compile(t.Context(), "python", "2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.eval(t, "import os, time")
+			goOn := filepath.Join(t.TempDir(), "go-on")
+			if tc.busy {
+				go f.newClient().Eval(t.Context(), agent.EvalRequest{
+					Runtime: "python", Code: fmt.Sprintf("open(%[1]q + '.begun', 'w').close()\nwhile not os.path.exists(%[1]q): time.sleep(.01)", goOn),
+				})
+				eventually(t, "an evaluation is under way", func() bool { _, err := os.Stat(goOn + ".begun"); return err == nil })
+			}
+			held := f.branch(t)
+			if tc.child {
+				held.Abandon()
+				if err := f.Refresh(t.Context(), identity(1)); err != nil {
+					t.Fatal(err)
+				}
+			} else if _, err := held.Release(); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "1", Compiled: two})
+			if err != nil || string(r.Value) != tc.want {
+				t.Errorf("it gives %+v, %v", r, err)
+			}
+		})
+	}
+}

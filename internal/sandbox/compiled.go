@@ -16,8 +16,8 @@ import (
 // interpreter does for that. So it is compiled once, and the others are sent the result beside the code.
 //
 // Whoever can make that up executes code in all of them. So it comes from a child that was made for it, that nobody else
-// can reach, that executes nothing of the code, and that ends then: what it says follows from the snapshot, which the others
-// are made of, too, and from the code, which they are to evaluate anyway.
+// can reach, that executes nothing of the code, and that ends then. Guests have no network; so what it says follows from the
+// snapshot, which the others are made of, too, and from the code, which they are to evaluate anyway.
 
 const (
 	// worthCompiling is how many children evaluate the same before it pays that one more is made.
@@ -100,10 +100,9 @@ func (c *codes) forget(key codeKey, was *code) {
 // encoded returns an evaluation as a sandbox is sent it: with what the code compiles to, if the sandbox has
 // done nothing yet and that is known, or worth finding out.
 func (m *Manager) encoded(ctx context.Context, b *box, e *Evaluation) *agent.Evaluation {
-	hash := b.manifest.ContentHash()
-	// A process that was held in the snapshot runs in every child, the one that compiles, too, and may hear from outside. Where
-	// each sandbox has a process of its own one more costs more than is saved.
-	if b.isAwake() || hash == "" || b.manifest.Held > 0 || m.opts.Engine.Each || len(e.Code) > maxCompiledCode {
+	hash := b.manifest.ContentHash() // of a branch that is being written there is none
+	// Where each sandbox has a process of its own, one more costs more than is saved.
+	if b.isAwake() || hash == "" || m.opts.Engine.Each || len(e.Code) > maxCompiledCode {
 		return e.encoded
 	}
 	key := codeKey{hash, e.hash()}

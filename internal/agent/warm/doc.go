@@ -35,7 +35,7 @@
 //
 // A branch freezes a runtime where it is, in the middle of an evaluation or of native code, and costs it nothing more in the
 // machine that goes on. In a child its generators are renewed before its first instruction, by overwriting their states in
-// its memory, and once more by its own code, which also sees to those whose states cannot be overwritten. A runtime that is
+// its memory; its own code sees to those whose states cannot be overwritten, and to values that go with them. A runtime that is
 // in native code for long does not get there soon; it is waited for only if something is loaded that needs it.
 //
 // Lock order: Runtime.op, spare.mu, Runtime.mu, Manager.mu; and Runtime.mu, shell.state; and relay.mu, relay.ends. Runtime.op is

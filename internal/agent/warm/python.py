@@ -356,7 +356,7 @@ class Runtime:
         self.interrupted = False
         self.forked = False
         self.renewing = False
-        self.fresh = True  # nothing was evaluated since the last hold, so nobody has waited for that to end
+        self.fresh = True  # nothing was evaluated since the last hold or branch, so nobody has waited for that to end
         self.sink = collections.deque((), 0)  # what draws from an iterator
         self.spin = ()  # what the last hold was made of
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
@@ -623,10 +623,11 @@ class Runtime:
 
     def renew(self):
         """Reseeds in a child of a branch, in which the process finds itself anywhere. Other threads may run meanwhile; the
-        agent has overwritten the states that they could repeat."""
+        agent has overwritten the states that it was told of."""
+        self.fresh = not self.current[0]
         self.renewing = True
         try:
-            collections.deque(map(functools.partial.__call__, reseed_steps(self.page)), 0)
+            collections.deque(map(functools.partial.__call__, reseed_steps(self.page, self.generators)), 0)
         except BaseException as e:
             error = e
         else:
@@ -709,14 +710,15 @@ def seed(page, where):
     return map(page.__getitem__, (where,))
 
 
-def reseed_steps(page):
-    """Returns callables that give the process's random generators new states from the seed in the page."""
+def reseed_steps(page, renewed=()):
+    """Returns callables that give the process's random generators new states from the seed in the page, but to those whose
+    states were overwritten already."""
     steps = [functools.partial(setattr, *reset) for reset in zip(*plain_resets())]
     modules = sys.modules
-    if hasattr(random, "_inst"):
+    if hasattr(random, "_inst") and random._inst not in renewed:
         steps.append(random_step(page, random._inst))
     if NUMPY in modules:
-        steps += numpy_steps(page, modules[NUMPY]._rand)
+        steps += numpy_steps(page, modules[NUMPY]._rand, renewed)
     if "_ssl" in modules:
         steps.append(chained(modules["_ssl"].RAND_add, map(bytes, seed(page, SEED)), (64.0,)))
     return steps
@@ -786,15 +788,21 @@ def random_step(page, instance):
     return write_step(bytes_at(address, 2500), 4, page, SEED_RANDOM, 0)
 
 
-def numpy_steps(page, state):
+def numpy_steps(page, state, renewed):
     """numpy.random's global state."""
+    if state._bit_generator in renewed:
+        return forget_gauss(state)
     try:
         _, address = numpy_state()
     except Exception:
         return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
+    return [*forget_gauss(state), write_step(bytes_at(address, 2500), 0, page, SEED_NUMPY, 2496)]
+
+
+def forget_gauss(state):
+    """Returns what takes the second one of a pair of Gaussian numbers from numpy's generator, if it has one to give out."""
     _, key, position, gauss, _ = state.get_state()
-    steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
-    return [*steps, write_step(bytes_at(address, 2500), 0, page, SEED_NUMPY, 2496)]
+    return [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
 
 
 def immortalize():
@@ -873,8 +881,8 @@ def exercise(runtime, config):
 
 
 def rehearse(runtime):
-    """Goes through what a child begins with, a hold that ends and a connection that evaluates, so that the interpreter has
-    adapted its code to it, and all that it needs is there. It must not warn: a warning changes the globals, and the
+    """Goes through what a child begins with, a hold that ends, or new states for generators, and a connection that evaluates, so that
+    the interpreter has adapted its code to it, and all that it needs is there. It must not warn: a warning changes the globals, and the
     interpreter would begin anew."""
     rounds = 16
     control, runtime.control = runtime.control, None  # there is nobody to answer to
@@ -882,6 +890,9 @@ def rehearse(runtime):
         runtime.page[GO] = 1
         runtime.page[COMMAND] = HOLD
         runtime.on_signal(SIGNAL, None)
+        if runtime.told():  # else the generators would be seeded with what is in the page
+            runtime.page[RENEW] = 1
+            runtime.on_signal(SIGNAL, None)
     runtime.control = control
     with socket.socket(socket.AF_UNIX) as listener:
         name = f"\0forkd-rehearsal-{os.getpid()}"
