@@ -133,6 +133,9 @@ type Evaluation struct {
 	limit int // of stdout and of stderr
 }
 
+// Size returns how much memory it takes, in bytes.
+func (e *Evaluation) Size() int { return len(e.frame) }
+
 // Encode checks a request. Its runtime and its timeout are not part of what guests are sent.
 func (r EvalRequest) Encode() (*Evaluation, error) { return r.encode(false) }
 

@@ -22,19 +22,21 @@ import (
 const (
 	// worthCompiling is how many children evaluate the same before it pays that one more is made.
 	worthCompiling = 8
-	// compileTime bounds how long that may take. It is a few milliseconds.
-	compileTime = 5 * time.Second
+	// compileTime bounds how long that may take, which is a few milliseconds mostly.
+	compileTime = 2 * time.Second
 	// Longer code is not compiled ahead, and a longer result is not sent.
 	maxCompiledCode = 256 << 10
 	maxCompiled     = 1 << 20
-	// keptCodes is how many codes are known, with what they compile to or without.
+	// keptCodes is how many codes are known, with what they compile to or without, and keptBytes how much memory they take.
 	keptCodes = 64
+	keptBytes = 16 << 20
 )
 
 // codes is what snapshots' interpreters have compiled.
 type codes struct {
 	mu    sync.Mutex
 	known map[codeKey]*code // guarded by mu
+	bytes int               // sum of their sizes; guarded by mu
 }
 
 // codeKey is code that children of a snapshot begin with.
@@ -48,6 +50,7 @@ type code struct {
 	asked int           // how many children were to evaluate it; guarded by codes.mu
 	used  time.Time     // guarded by codes.mu
 	begun bool          // somebody compiles it, or has; guarded by codes.mu
+	size  int           // of encoded, in bytes; guarded by codes.mu
 	done  chan struct{} // closed when that has ended
 
 	// With what it compiles to, encoded for all; nil if it is not to be had. Written before done is closed.
@@ -61,7 +64,7 @@ func (c *codes) ask(key codeKey, among int) (known *code, compile bool) {
 	defer c.mu.Unlock()
 	known = c.known[key]
 	if known == nil {
-		c.makeRoom()
+		c.makeRoom(1, 0)
 		known = &code{done: make(chan struct{})}
 		c.known[key] = known
 	}
@@ -72,19 +75,37 @@ func (c *codes) ask(key codeKey, among int) (known *code, compile bool) {
 	return known, compile
 }
 
-// makeRoom forgets what was not used for the longest time. Precondition: mu is held.
-func (c *codes) makeRoom() {
+// makeRoom forgets what was not used for the longest time, for some more codes or bytes. Precondition: mu is held.
+func (c *codes) makeRoom(codes, bytes int) {
 	if c.known == nil {
 		c.known = make(map[codeKey]*code)
 	}
-	for len(c.known) >= keptCodes {
+	for len(c.known) > 0 && (len(c.known)+codes > keptCodes || c.bytes+bytes > keptBytes) {
 		var oldest codeKey
 		for key, k := range c.known {
 			if first := c.known[oldest]; first == nil || k.used.Before(first.used) {
 				oldest = key
 			}
 		}
-		delete(c.known, oldest)
+		c.remove(oldest)
+	}
+}
+
+// remove forgets code. Precondition: mu is held.
+func (c *codes) remove(key codeKey) {
+	c.bytes -= c.known[key].size
+	delete(c.known, key)
+}
+
+// keep notes how much memory code takes that is compiled now.
+func (c *codes) keep(key codeKey, was *code, bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[key] == was {
+		was.used = time.Now()
+		c.makeRoom(0, bytes)
+		was.size = bytes
+		c.bytes += bytes
 	}
 }
 
@@ -93,7 +114,7 @@ func (c *codes) forget(key codeKey, was *code) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known[key] == was {
-		delete(c.known, key)
+		c.remove(key)
 	}
 }
 
@@ -141,10 +162,12 @@ func (m *Manager) compile(key codeKey, known *code, b *box, code string) {
 	compiled, err := m.compileIn(ctx, src, b.tag, code)
 	switch {
 	case err == nil && len(compiled) <= maxCompiled:
-		known.encoded, err = agent.EvalRequest{Code: code, Compiled: compiled}.Encode()
+		if known.encoded, err = (agent.EvalRequest{Code: code, Compiled: compiled}).Encode(); err == nil {
+			m.codes.keep(key, known, known.encoded.Size())
+		}
 	case err == nil:
 		err = fmt.Errorf("it is %d bytes long, over %d", len(compiled), maxCompiled)
-	case !errors.Is(err, agent.ErrNotShared):
+	case !errors.Is(err, agent.ErrNotShared) && ctx.Err() == nil:
 		m.codes.forget(key, known)
 	}
 	if err != nil {
@@ -158,7 +181,7 @@ func (m *Manager) compileIn(ctx context.Context, src *snapshot.Snapshot, tag, co
 	if err != nil {
 		return nil, err
 	}
-	defer b.close()
+	defer func() { go b.close() }() // many wait for the code, and nobody for that
 	compiled, err := atOnce(ctx, b, true, func(ctx context.Context) (*[]byte, error) {
 		compiled, err := b.agent.Compile(ctx, b.manifest.Runtime, code)
 		return &compiled, err

@@ -32,6 +32,25 @@ func TestWhoCompiles(t *testing.T) {
 	}
 }
 
+// TestCodesAreBoundedInBytes: what makes room for large code is what nobody has asked for lately.
+func TestCodesAreBoundedInBytes(t *testing.T) {
+	var c codes
+	for i := range 20 {
+		time.Sleep(time.Microsecond)
+		key := codeKey{snapshot: fmt.Sprint(i)}
+		k, _ := c.ask(key, 1)
+		c.keep(key, k, keptBytes/4)
+		c.keep(codeKey{snapshot: "gone"}, k, keptBytes)
+		if c.bytes != min(i+1, 4)*keptBytes/4 || c.known[key] != k {
+			t.Fatalf("after %d: %d bytes of %d codes", i+1, c.bytes, len(c.known))
+		}
+	}
+	c.forget(codeKey{snapshot: "19"}, c.known[codeKey{snapshot: "19"}])
+	if c.bytes != 3*keptBytes/4 {
+		t.Errorf("%d bytes stay", c.bytes)
+	}
+}
+
 // TestCodesAreBounded: what is forgotten is what nobody has asked for lately.
 func TestCodesAreBounded(t *testing.T) {
 	var c codes
