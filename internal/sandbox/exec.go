@@ -124,6 +124,9 @@ func (c *Command) request() wire.ExecRequest {
 type Evaluation struct {
 	Code    string
 	Timeout time.Duration // zero: none
+	// Room, if it is not nil, is asked before an answer of more than a few KiB is taken from a sandbox. The answer, and the
+	// sandbox's turn, wait until it returns; an error is that of the evaluation.
+	Room func(context.Context) error
 
 	encoded *agent.Evaluation
 }
@@ -134,7 +137,7 @@ func NewEvaluation(code string, timeout time.Duration) (*Evaluation, error) {
 	if err != nil {
 		return nil, fail(InvalidArgument, "", "%s", err)
 	}
-	return &Evaluation{code, timeout, encoded}, nil
+	return &Evaluation{Code: code, Timeout: timeout, encoded: encoded}, nil
 }
 
 // Eval evaluates code in the sandbox's warm runtime, where state is kept from
@@ -164,7 +167,7 @@ func (m *Manager) Evaluate(ctx context.Context, id string, e *Evaluation) (*Eval
 	ctx, stop := b.within(ctx, e.Timeout)
 	defer stop()
 	r, err := atOnce(ctx, b, patient(e.Timeout), func(ctx context.Context) (*agent.EvalResult, error) {
-		return b.agent.Evaluate(ctx, b.manifest.Runtime, e.encoded, e.Timeout)
+		return b.agent.Evaluate(ctx, b.manifest.Runtime, e.encoded.WaitingFor(e.Room), e.Timeout)
 	})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
 		r, err = t.Result, nil
