@@ -93,7 +93,7 @@ func (m *Manager) Known(ctx context.Context, id string) (*Info, error) {
 func (m *Manager) Environment(id string) (map[string]string, error) {
 	if b := m.lookup(id); b != nil {
 		if b.arrival != nil {
-			return nil, wrap(errUntold, "asking for the environment of sandbox %s", id)
+			return nil, wrap(untold(b.arrival.cell), "asking for the environment of sandbox %s", id)
 		}
 		return b.env, nil
 	}
