@@ -315,7 +315,7 @@ func addCommands(root *cobra.Command, f *factory) {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newJailCheck(f), newEnvironment(), newExitCodes())
+	root.AddCommand(newJailCheck(f), newEnvironment(), newExitCodes(), newOutput())
 	completeFlags(root, f)
 	strictHelp(root)
 }

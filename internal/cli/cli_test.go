@@ -488,3 +488,29 @@ func TestMemoryThatIsNotKnown(t *testing.T) {
 		*q = was
 	}
 }
+
+// TestOutputIsDescribed: what a list has in a pipe, where it has no heading, is what help says, and the heading on a terminal.
+func TestOutputIsDescribed(t *testing.T) {
+	fake := newFake(t.TempDir())
+	_, help, _ := terminal(t, fake, "", "help", "output")
+	for _, args := range [][]string{
+		{"workspace", "create", "desk", "-t", "base"}, {"exec", "--detach", "--", "sleep", "60"},
+	} {
+		if status, _, errs := terminal(t, fake, "", args...); status != 0 {
+			t.Fatalf("%s: %s", args, errs)
+		}
+	}
+	for name, args := range map[string][]string{
+		"fork, ls": {"ls"}, "images": {"images"}, "ps": {"ps"}, "stats": {"stats"}, "workspace ls": {"workspace", "ls"},
+	} {
+		_, out, errs := terminal(t, fake, "", args...)
+		heading, _, _ := strings.Cut(out, "\n")
+		want := fmt.Sprintf("\n%-14s%s\n", name, strings.Join(strings.Fields(heading), " "))
+		if heading == "" || !strings.Contains(help, want) {
+			t.Errorf("help lacks %q: %s%s", want, out, errs)
+		}
+	}
+	if status, _, errs := terminal(t, fake, "", "kill", "--all"); status != 0 {
+		t.Error(errs)
+	}
+}
