@@ -45,7 +45,7 @@ func newQuickstart(f *factory) *cobra.Command {
 ` + probe + ` in each, check the answers, and end the children.
 
 The snapshot is made once: it fetches a kernel and packages from the Debian mirror,
-builds an image, boots it, and freezes a Python that has imported numpy.`,
+builds an image, boots it, and freezes a Python that has imported numpy and numpy.random.`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -133,7 +133,7 @@ func (q *quickstart) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	_, err = createSnapshot(ctx, q.show, q.c, client.SnapshotRequest{
-		Tag: q.tag, Modules: &[]string{probeModule}, Mirror: os.Getenv("FORKD_DEBIAN_MIRROR"),
+		Tag: q.tag, Mirror: os.Getenv("FORKD_DEBIAN_MIRROR"),
 	})
 	return err
 }
