@@ -1255,7 +1255,7 @@ type SnapshotRequest struct {
 	// Mirror Debian mirror; the host's own when left out.
 	Mirror string `json:"mirror,omitempty"`
 
-	// Modules Modules that the runtime imports; numpy when left out.
+	// Modules Modules that the runtime imports; numpy and numpy.random when left out.
 	Modules *[]string `json:"modules,omitempty"`
 
 	// Packages Debian packages to install besides the default set.

@@ -362,8 +362,14 @@ func (c *call) readReply() error {
 }
 
 // next returns the next frame; an Error frame is returned as the error.
-func (c *call) next() (wire.Type, []byte, error) {
-	kind, payload, err := c.in.Next()
+func (c *call) next() (wire.Type, []byte, error) { return c.nextOnce(nil) }
+
+// nextOnce is next for a frame whose payload may have to wait, see wire.Reader.
+func (c *call) nextOnce(ready func(size int) error) (wire.Type, []byte, error) {
+	kind, payload, err := c.in.NextOnce(ready)
+	if e, ok := errors.AsType[*noRoomError](err); ok {
+		return 0, nil, e
+	}
 	if err != nil {
 		return 0, nil, lost(c.ctx, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -131,10 +132,28 @@ type Evaluation struct {
 	id    uint64 // names it in a guest
 	frame []byte
 	limit int // of stdout and of stderr
+	room  func(context.Context) error
 }
 
 // Size returns how much memory it takes, in bytes.
 func (e *Evaluation) Size() int { return len(e.frame) }
+
+// smallAnswer is how large an answer is at most, in bytes, that needs no room.
+const smallAnswer = 32 << 10
+
+// WaitingFor returns the evaluation with answers that wait for room: one that is not small stays with its guest, and the
+// turn with it, until room has returned. While it waits it runs into no time limit. An error is that of the evaluation.
+func (e *Evaluation) WaitingFor(room func(context.Context) error) *Evaluation {
+	waits := *e
+	waits.room = room
+	return &waits
+}
+
+// noRoomError is why an answer found no room.
+type noRoomError struct{ err error }
+
+func (e *noRoomError) Error() string { return "waiting for room for the answer: " + e.err.Error() }
+func (e *noRoomError) Unwrap() error { return e.err }
 
 // Encode checks a request. Its runtime and its timeout are not part of what guests are sent.
 func (r EvalRequest) Encode() (*Evaluation, error) { return r.encode(false) }
@@ -161,7 +180,7 @@ func (r EvalRequest) encode(compile bool) (*Evaluation, error) {
 	if len(payload) > wire.MaxFrame {
 		return nil, wire.Errorf(wire.CodeTooLong, "code", "the code is %d bytes long as JSON, over %d", len(payload), wire.MaxFrame)
 	}
-	return &Evaluation{id, wire.AppendFrame(nil, wire.TypeEval, payload), cmp.Or(r.MaxOutput, defaultOutput)}, nil
+	return &Evaluation{id: id, frame: wire.AppendFrame(nil, wire.TypeEval, payload), limit: cmp.Or(r.MaxOutput, defaultOutput)}, nil
 }
 
 // ErrNotShared means that each runtime has to compile some code by itself.
@@ -260,7 +279,11 @@ func (c *Client) evaluate(ctx context.Context, e *evaluator, eval *Evaluation, t
 	})
 	defer stop()
 	guard := c.guard(e, conn, eval.id, timeout)
-	result, err := conn.evaluate(ctx, eval)
+	result, err := conn.evaluate(ctx, eval, guard)
+	if e, ok := errors.AsType[*noRoomError](err); ok {
+		close(guard.over)
+		return nil, e.err
+	}
 	if err != nil && ctx.Err() != nil {
 		close(guard.over)
 		return nil, context.Cause(ctx)
@@ -344,6 +367,7 @@ const maxIgnored = 3
 type guard struct {
 	over     chan struct{} // closed by end
 	done     chan struct{} // closed when the goroutine has ended
+	held     atomic.Bool   // the answer is there, and waits for room
 	timedOut bool
 	unmet    bool  // another evaluation was running at the time limit
 	killed   error // set when the runtime was replaced
@@ -366,6 +390,9 @@ func (c *Client) guard(e *evaluator, conn *call, id uint64, timeout time.Duratio
 				return
 			case <-time.After(wait):
 			}
+			if g.held.Load() {
+				continue
+			}
 			g.timedOut = true
 			answered, r := c.interruptLater(e, id)
 			if r.Other { // which is not to end for this one
@@ -374,7 +401,7 @@ func (c *Client) guard(e *evaluator, conn *call, id uint64, timeout time.Duratio
 				go c.abandon(e, id) // it may have begun just now
 				return
 			}
-			if answered {
+			if answered && !g.held.Load() {
 				ignored++
 			}
 		}
@@ -449,14 +476,27 @@ func (e *evaluator) learn(info wire.RuntimeInfo) {
 }
 
 // evaluate sends a request and collects its answer.
-func (c *call) evaluate(ctx context.Context, eval *Evaluation) (*EvalResult, error) {
+func (c *call) evaluate(ctx context.Context, eval *Evaluation, guard *guard) (*EvalResult, error) {
 	c.ctx = ctx
 	if _, err := c.conn.Write(eval.frame); err != nil {
 		return nil, lost(ctx, err)
 	}
 	result := new(EvalResult)
+	room := eval.room
+	ready := func(size int) error {
+		if room == nil || len(result.Stdout)+len(result.Stderr)+size <= smallAnswer {
+			return nil
+		}
+		guard.held.Store(true)
+		defer guard.held.Store(false)
+		if err := room(ctx); err != nil {
+			return &noRoomError{err}
+		}
+		room = nil // there is enough for all of it
+		return nil
+	}
 	for {
-		kind, payload, err := c.next()
+		kind, payload, err := c.nextOnce(ready)
 		if err != nil {
 			return nil, err
 		}

@@ -520,3 +520,56 @@ func TestRuntimeStartFailures(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// An answer that is not small stays with the guest until there is room for it. Waiting for that is within no time limit, and
+// what comes after it is as ever.
+func TestEvalAnswerWaitsForRoom(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	f.eval(t, "kept = 1")
+	evaluate := func(ctx context.Context, code string, timeout time.Duration, room func(context.Context) error) (*agent.EvalResult, error) {
+		t.Helper()
+		e, err := agent.EvalRequest{Code: code}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Evaluate(ctx, "python", e.WaitingFor(room), timeout)
+	}
+	if r, err := evaluate(t.Context(), "'x' * 10_000", 0, func(context.Context) error { return errors.New("asked for room") }); err != nil || len(r.Value) != 10_002 {
+		t.Errorf("a small answer: %v", err)
+	}
+
+	for name, code := range map[string]string{"a value": "kept += 1; print('so'); 'x' * 1_000_000", "output": "kept += 1; print('x' * 1_000_000); 'so'"} {
+		asked := 0
+		const limit = 100 * time.Millisecond
+		r, err := evaluate(t.Context(), code, limit, func(context.Context) error {
+			asked++
+			time.Sleep(limit + 3*agent.InterruptGrace) // after which a runtime that ignores its limit is replaced
+			return nil
+		})
+		if err != nil || asked != 1 || r.Error != nil || len(r.Value)+len(r.Stdout) < 1_000_000 {
+			t.Fatalf("%s: %v, asked for room %d times: %+.200v", name, err, asked, r)
+		}
+	}
+
+	full := errors.New("no room")
+	if _, err := evaluate(t.Context(), "kept += 1; 'x' * 1_000_000", time.Minute, func(context.Context) error { return full }); err != full {
+		t.Errorf("without room: %v", err)
+	}
+	if got := f.value(t, "kept"); got != "4" {
+		t.Errorf("after them kept is %s", got)
+	}
+	// Who leaves meanwhile does not wait.
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := evaluate(ctx, "'x' * 1_000_000", 0, func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if got := f.value(t, "kept"); got != "4" {
+		t.Errorf("at the end kept is %s", got)
+	}
+}

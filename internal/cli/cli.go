@@ -58,7 +58,8 @@ func Main(app App, args []string) int {
 	defer stop()
 	root := newRoot(&factory{app: &app, io: &app.Streams})
 	root.SetArgs(args)
-	return report(ctx, &app.Streams, root.ExecuteContext(ctx))
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(ctx, &app.Streams, cmd, err)
 }
 
 // signalError is why a command was cancelled.
@@ -138,8 +139,8 @@ func status(code int) error {
 	return &statusError{status: code}
 }
 
-// report tells of an error and returns the exit status.
-func report(ctx context.Context, io *Streams, err error) int {
+// report tells of the error of a command and returns the exit status.
+func report(ctx context.Context, io *Streams, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return 0
 	}
@@ -167,14 +168,14 @@ func report(ctx context.Context, io *Streams, err error) int {
 		code = exitUsage // the daemon found the mistake, but it is no other
 	}
 	for _, err := range parts(err) {
-		printError(io.Err, err)
+		printError(io.Err, wording(cmd, err), err)
 	}
 	return code
 }
 
 // printError tells of an error, and what to do about it.
-func printError(w io.Writer, err error) {
-	fmt.Fprintf(w, "forkd: error: %s\n", err)
+func printError(w io.Writer, text string, err error) {
+	fmt.Fprintf(w, "forkd: error: %s\n", text)
 	if hint := hintOf(err); hint != "" {
 		fmt.Fprintf(w, "forkd: hint: %s\n", hint)
 	}
@@ -314,7 +315,7 @@ func addCommands(root *cobra.Command, f *factory) {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newJailCheck(f), newEnvironment(), newExitCodes())
+	root.AddCommand(newJailCheck(f), newEnvironment(), newExitCodes(), newOutput())
 	completeFlags(root, f)
 	strictHelp(root)
 }

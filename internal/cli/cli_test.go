@@ -433,3 +433,84 @@ func TestProcessesOfDaemon(t *testing.T) {
 		t.Error("a daemon that is not here was measured")
 	}
 }
+
+// TestInputs: what the daemon says of a field is said of what the command took it from, and no name of a flag that there is
+// not in a command is told.
+func TestInputs(t *testing.T) {
+	root := newRoot(&factory{app: &App{}, io: &Streams{}})
+	for _, c := range []struct{ command, says, want string }{
+		{"fork", "timeout_secs: must be over 0", "--timeout in seconds: must be over 0"},
+		{"fork", "idle_timeout_secs: must be over 0", "--idle-timeout in seconds: must be over 0"},
+		{"fork", "n: must be 1 to 1000, not 0", "--count: must be 1 to 1000, not 0"},
+		{"fork", `snapshot_tag: malformed tag "x: y"`, `--tag: malformed tag "x: y"`},
+		{"fork", "disk_bytes_per_sec: must be 1024", "--disk-rate in bytes per second: must be 1024"},
+		{"fork", "memory must be even: so", "memory must be even: so"},
+		{"fork", "stdin: not part", "stdin: not part"},
+		{"timeout", "timeout_secs: must be over 0", "TIME in seconds: must be over 0"},
+		{"exec", "tag: has more than 64 bytes", "--name: has more than 64 bytes"},
+		{"exec", "args[1]: holds a NUL byte", "COMMAND: holds a NUL byte"},
+		{"eval", "code: required", "CODE: required"},
+		{"eval", `sandboxes[2]: "x" is there already`, `--child: "x" is there already`},
+		{"rollback", "snapshot_tag: required", "--to: required"},
+		{"snapshot", "setup[0]: must name a program", "--setup: must name a program"},
+		{"snapshot-diff", "commands, evals: give at least one", "--exec, --eval: give at least one"},
+		{"snapshot-compact", "tag: malformed", "--from: malformed"},
+		{"rmi", "tag: malformed", "TAG: malformed"},
+		{"push", "reference: required", "REFERENCE: required"},
+		{"watch", "path: must be absolute", "DIRECTORY: must be absolute"},
+	} {
+		cmd, _, err := root.Find([]string{c.command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := wording(cmd, &client.Error{Code: api.ErrorCodeInvalidArgument, Message: c.says}); got != c.want {
+			t.Errorf("%s: %q is told as %q, want %q", c.command, c.says, got, c.want)
+		}
+		if got := wording(cmd, &client.Error{Code: api.ErrorCodeNotFound, Message: c.says}); got != c.says {
+			t.Errorf("%s: what is no mistake of the user's is told as %q", c.command, got)
+		}
+	}
+}
+
+// TestMemoryThatIsNotKnown: quickstart says why.
+func TestMemoryThatIsNotKnown(t *testing.T) {
+	q := &quickstart{quickstartOptions: &quickstartOptions{n: 10}, procs: &processes{root: procRoot, daemon: os.Getpid()}, baseline: 1 << 40}
+	q.result.IdleKiBPerChild, q.result.EvaledKiBPerChild = client.Ptr(7.0), q.growth()
+	for want, change := range map[string]func(){
+		"memory per child: 7 KiB idle, unknown after the evaluation; the daemon's processes gave back more meanwhile than the children took": func() {},
+		"memory per child: 7 KiB idle, unknown after the evaluation; the memory of the daemon's processes cannot be read from here":          func() { q.procs = nil },
+		"memory per child: 7 KiB idle, 7 KiB after the evaluation":                                                                           func() { q.result.EvaledKiBPerChild = q.result.IdleKiBPerChild },
+	} {
+		was := *q
+		if change(); q.memory() != want {
+			t.Errorf("it says %q, want %q", q.memory(), want)
+		}
+		*q = was
+	}
+}
+
+// TestOutputIsDescribed: what a list has in a pipe, where it has no heading, is what help says, and the heading on a terminal.
+func TestOutputIsDescribed(t *testing.T) {
+	fake := newFake(t.TempDir())
+	_, help, _ := terminal(t, fake, "", "help", "output")
+	for _, args := range [][]string{
+		{"workspace", "create", "desk", "-t", "base"}, {"exec", "--detach", "--", "sleep", "60"},
+	} {
+		if status, _, errs := terminal(t, fake, "", args...); status != 0 {
+			t.Fatalf("%s: %s", args, errs)
+		}
+	}
+	for name, args := range map[string][]string{
+		"fork, ls": {"ls"}, "images": {"images"}, "ps": {"ps"}, "stats": {"stats"}, "workspace ls": {"workspace", "ls"},
+	} {
+		_, out, errs := terminal(t, fake, "", args...)
+		heading, _, _ := strings.Cut(out, "\n")
+		want := fmt.Sprintf("\n%-14s%s\n", name, strings.Join(strings.Fields(heading), " "))
+		if heading == "" || !strings.Contains(help, want) {
+			t.Errorf("help lacks %q: %s%s", want, out, errs)
+		}
+	}
+	if status, _, errs := terminal(t, fake, "", "kill", "--all"); status != 0 {
+		t.Error(errs)
+	}
+}

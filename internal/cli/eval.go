@@ -163,7 +163,7 @@ func (o *evalOptions) find(ctx context.Context, c *client.Client) (ids []string,
 func (o *evalOptions) tell(id string, res *client.EvalResult, err error) error {
 	var out, errs bytes.Buffer
 	if err != nil {
-		printError(&errs, err)
+		printError(&errs, err.Error(), err)
 	} else if err := printEval(&out, &errs, res); err != nil {
 		return err
 	}

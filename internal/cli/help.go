@@ -91,3 +91,24 @@ eval and run-code give
 In many sandboxes, eval gives 1 if any of that happened in any of them.`,
 	}
 }
+
+// newOutput is a help topic.
+func newOutput() *cobra.Command {
+	return &cobra.Command{
+		Use:   "output",
+		Short: "What forkd prints, on a terminal and in a pipe",
+		Long: `Results go to standard output, everything else to standard error. On a terminal a list
+is a table with a heading, and times and sizes are rounded. In a pipe or a file it is for
+programs: a line for each entry, its fields separated by tabs, no heading, times in
+RFC 3339, private memory in KiB, and "-" for what there is not. The fields are
+
+fork, ls      ID SNAPSHOT STATE CREATED EXPIRES PRIVATE REASON
+images        TAG STATUS BOOTABLE CREATED WARNING
+ps            PID NAME STATE STARTED COMMAND
+stats         ID CPU MEMORY DISK PRIVATE
+workspace ls  NAME STATE SANDBOX SNAPSHOT CREATED SUSPENDED WARNING
+
+More fields may come at the end. -q prints ids, tags or PIDs only, and --json everything,
+with names.`,
+	}
+}

@@ -45,7 +45,7 @@ func newQuickstart(f *factory) *cobra.Command {
 ` + probe + ` in each, check the answers, and end the children.
 
 The snapshot is made once: it fetches a kernel and packages from the Debian mirror,
-builds an image, boots it, and freezes a Python that has imported numpy.`,
+builds an image, boots it, and freezes a Python that has imported numpy and numpy.random.`,
 		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -133,7 +133,7 @@ func (q *quickstart) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	_, err = createSnapshot(ctx, q.show, q.c, client.SnapshotRequest{
-		Tag: q.tag, Modules: &[]string{probeModule}, Mirror: os.Getenv("FORKD_DEBIAN_MIRROR"),
+		Tag: q.tag, Mirror: os.Getenv("FORKD_DEBIAN_MIRROR"),
 	})
 	return err
 }
@@ -265,7 +265,7 @@ func (q *quickstart) pss() int64 {
 }
 
 // growth is how much memory each child has added so far; nil if it cannot be
-// told, as when the daemon meanwhile gave back more than the children took.
+// told.
 func (q *quickstart) growth() *float64 {
 	now := q.pss()
 	if q.procs == nil || now < q.baseline {
@@ -274,11 +274,24 @@ func (q *quickstart) growth() *float64 {
 	return client.Ptr(float64(now-q.baseline) / float64(q.n))
 }
 
-func perChild(kib *float64) string {
-	if kib == nil {
-		return "unknown"
+// memory tells what each child takes, and why it is not known what.
+func (q *quickstart) memory() string {
+	idle, evaled := q.result.IdleKiBPerChild, q.result.EvaledKiBPerChild
+	perChild := func(kib *float64) string {
+		if kib == nil {
+			return "unknown"
+		}
+		return fmt.Sprintf("%.0f KiB", *kib)
 	}
-	return fmt.Sprintf("%.0f KiB", *kib)
+	text := fmt.Sprintf("memory per child: %s idle, %s after the evaluation", perChild(idle), perChild(evaled))
+	switch {
+	case idle != nil && evaled != nil:
+	case q.procs == nil:
+		text += "; the memory of the daemon's processes cannot be read from here"
+	default:
+		text += "; the daemon's processes gave back more meanwhile than the children took"
+	}
+	return text
 }
 
 func (q *quickstart) print() error {
@@ -292,8 +305,7 @@ func (q *quickstart) print() error {
 		return err
 	}
 	fmt.Fprintf(q.f.io.Out, "%d/%d right answers\n", r.Correct, r.N)
-	fmt.Fprintf(q.f.io.Out, "memory per child: %s idle, %s after the evaluation\n",
-		perChild(r.IdleKiBPerChild), perChild(r.EvaledKiBPerChild))
+	fmt.Fprintln(q.f.io.Out, q.memory())
 	if q.keep {
 		fmt.Fprintf(q.f.io.Out, "the children are kept: see `forkd ls`, end them with `forkd kill --tag %s`\n", r.Tag)
 	}

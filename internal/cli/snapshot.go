@@ -69,7 +69,7 @@ bytes are still on their way to the disk. Its mode says what is stored:
 	flags.StringSliceVar(&o.packages, "packages", nil, "Debian `packages` to add")
 	flags.StringVar(&o.mirror, "mirror", os.Getenv("FORKD_DEBIAN_MIRROR"), "`URL` of a Debian mirror (FORKD_DEBIAN_MIRROR)")
 	flags.StringVar(&o.runtime, "runtime", "", "`interpreter` to keep warm: python or none (default python)")
-	flags.StringSliceVar(&o.modules, "modules", nil, "`modules` that the runtime imports (default numpy)")
+	flags.StringSliceVar(&o.modules, "modules", nil, "`modules` that the runtime imports (default numpy,numpy.random)")
 	flags.StringSliceVar(&o.languages, "languages", nil, "`languages` to keep warm besides: javascript (with --packages nodejs), bash")
 	flags.StringArrayVar(&o.warmUp, "warm-up", nil, "`code` that the runtime evaluates once")
 	flags.StringArrayVar(&o.setup, "setup", nil, "shell `command` to run before the runtime starts")

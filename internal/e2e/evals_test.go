@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/forkd-dev/forkd/client"
 )
@@ -88,5 +90,31 @@ func TestEvalInMany(t *testing.T) {
 	res, err := d.Eval(ctx, ids[1], client.EvalRequest{Code: "mine"})
 	if err != nil || string(res.Value) != fmt.Sprintf("%q", ids[1]) {
 		t.Errorf("after its evaluation was given up: %v, %v", res, err)
+	}
+}
+
+// What a client does not read stays in the sandboxes, and not in the daemon, until it does.
+func TestEvalInManyOfWhoDoesNotRead(t *testing.T) {
+	d := shared(t)
+	ids := d.fork(t, 40)
+	before, grown := d.usage(t).rssMiB, 0
+	once := sync.OnceFunc(func() {
+		each(ids, func(_ int, id string) {
+			eventually(t, patience, "evaluation in "+id, func() bool {
+				_, err := d.StatFile(t.Context(), id, "/root/evaluated")
+				return err == nil
+			})
+		})
+		time.Sleep(time.Second) // for what would come
+		grown = d.usage(t).rssMiB - before
+	})
+	values, failed := d.evalAll(t, ids, "open('/root/evaluated', 'w').close(); 'x' * 4_000_000", func(string) { once() })
+	for _, id := range ids {
+		if len(values[id]) != 4_000_002 {
+			t.Errorf("%s has answered %.100s %s", id, values[id], failed[id])
+		}
+	}
+	if grown > 100 {
+		t.Errorf("the daemon grew by %d MiB", grown)
 	}
 }

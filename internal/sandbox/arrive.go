@@ -176,11 +176,14 @@ func (s *arrivals) pending() (list []*arrival) {
 }
 
 // errUntold is a cell that may answer, and that has not told what it has.
-var errUntold = fmt.Errorf("%w, or not yet which sandboxes it has", cell.ErrSilent)
+var errUntold = fmt.Errorf("%w, or has not told yet which sandboxes it has", cell.ErrSilent)
+
+// untold is errUntold for people: which process that is.
+func untold(c *cell.Cell) error { return fmt.Errorf("%w (process %d)", errUntold, c.PID) }
 
 // await waits for a cell that is taken over, unless it turns out not to answer, or takes its time.
 func (s *arrivals) await(ctx context.Context, a *arrival) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, silentTime, errUntold)
+	ctx, cancel := context.WithTimeoutCause(ctx, silentTime, untold(a.cell))
 	defer cancel()
 	ctx, stop := a.cell.Watch(ctx, 0)
 	defer stop()
@@ -188,7 +191,7 @@ func (s *arrivals) await(ctx context.Context, a *arrival) error {
 	case <-a.done:
 		return nil
 	case <-s.ctx.Done():
-		return errUntold
+		return untold(a.cell)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -224,7 +227,7 @@ func (m *Manager) here(ctx context.Context, id string) (*box, error) {
 		err = m.arrivals.await(waiting, b.arrival)
 		end()
 		if err != nil && m.owns(b) {
-			return nil, wrap(err, "waiting until sandbox %s is taken over from process %d", id, b.arrival.cell.PID)
+			return nil, wrap(err, "waiting until sandbox %s is taken over", id)
 		}
 	}
 }

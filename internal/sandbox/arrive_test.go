@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,9 +73,10 @@ func TestLateArrival(t *testing.T) {
 			"a rollback":      second(m.Rollback(ctx, kept, "x")),
 			"another life":    second(m.SetLifetime(ctx, kept, time.Minute)),
 			"its environment": second(m.Environment(kept)),
+			"a resume":        second(m.Resume(ctx, kept, 0)),
 		} {
 			wantCode(t, what, err, Timeout, "does not answer")
-			if !errors.Is(err, cell.ErrSilent) {
+			if !errors.Is(err, cell.ErrSilent) || strings.Count(err.Error(), fmt.Sprint("process ", pid)) != 1 {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -157,6 +159,35 @@ func TestWaitForALateArrival(t *testing.T) {
 	}
 	if info, err := m.Sandbox(ids[0]); err != nil || info.ExpiresAt.IsZero() {
 		t.Errorf("it is %+v, %v", info, err)
+	}
+}
+
+// TestResumeOfALateArrival: that something runs is said of a sandbox, and of a workspace, when its process has told so.
+func TestResumeOfALateArrival(t *testing.T) {
+	hurry(t)
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	if err := m.spaces.put(spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}); err != nil {
+		t.Fatal(err)
+	}
+	b := occupy(t, m, "desk")
+	b.machine.Refresh() // it has heard all notes
+	pid := b.machine.Cell().PID
+	m = meanwhile(t, m, func() { silence(t, b) })
+	wantCode(t, "a workspace", second(m.ResumeWorkspace(t.Context(), "desk")), Timeout, "does not answer")
+	done := make(chan error, 2)
+	go func() { done <- second(m.ResumeWorkspace(context.Background(), "desk")) }()
+	go func() { done <- second(m.Resume(context.Background(), b.id, 0)) }()
+	select {
+	case err := <-done:
+		t.Fatalf("it is not waited for: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	celltest.Continue(t, pid)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -127,6 +127,9 @@ type Evaluation struct {
 	Code    string
 	Timeout time.Duration // zero: none
 	Among   int           // how many sandboxes it is for, if that is known
+	// Room, if it is not nil, is asked before an answer of more than a few KiB is taken from a sandbox. The answer, and the
+	// sandbox's turn, wait until it returns; an error is that of the evaluation.
+	Room func(context.Context) error
 
 	encoded *agent.Evaluation
 	hash    func() [sha256.Size]byte // of the code
@@ -170,7 +173,7 @@ func (m *Manager) Evaluate(ctx context.Context, id string, e *Evaluation) (*Eval
 	defer stop()
 	encoded := m.encoded(ctx, b, e)
 	r, err := atOnce(ctx, b, patient(e.Timeout), func(ctx context.Context) (*agent.EvalResult, error) {
-		return b.agent.Evaluate(ctx, b.manifest.Runtime, encoded, e.Timeout)
+		return b.agent.Evaluate(ctx, b.manifest.Runtime, encoded.WaitingFor(e.Room), e.Timeout)
 	})
 	if t, ok := errors.AsType[*agent.TimeoutError](err); ok {
 		r, err = t.Result, nil

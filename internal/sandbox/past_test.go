@@ -119,9 +119,18 @@ func TestWorkspaceIsNotKilled(t *testing.T) {
 	}
 	_, err = m.RemoveSnapshots([]string{"base"}, RemoveOptions{Cascade: true})
 	wantCode(t, "with its state", err, InUse, "1 workspace: desk")
+	// Its name is no id, which who uses one so is told.
+	_, err = m.Eval(t.Context(), "desk", "1", 0)
+	wantCode(t, "evaluating in its name", err, NotFound, `no sandbox "desk"`)
+	if h := hint(err); !strings.Contains(h, "is a workspace: use `forkd workspace exec`") || strings.Contains(h, "its sandbox") {
+		t.Errorf("the hint is %q", h)
+	}
 
 	b := forkBare(t, m, "base")
 	b.workspace = "desk"
+	if h := hint(m.Kill("desk")); !strings.Contains(h, "its sandbox, "+b.id) {
+		t.Errorf("the hint is %q", h)
+	}
 	err = m.Kill(b.id)
 	wantCode(t, "a workspace", err, InUse, `workspace "desk"`)
 	if h := hint(err); !strings.Contains(h, "`forkd workspace suspend desk`") || !strings.Contains(h, "`forkd workspace rm desk`") {

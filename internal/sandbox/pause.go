@@ -85,6 +85,11 @@ func (m *Manager) resume(ctx context.Context, id string, lifetime time.Duration,
 	}
 	defer free()
 	b := m.lookup(id)
+	if b != nil && b.arrival != nil { // whether it runs its cell knows
+		if b, err = m.here(ctx, id); err != nil {
+			return nil, err
+		}
+	}
 	if b != nil && b.state() != Running && b.kept() && revive {
 		done, err := b.exclusive(ctx) // a rollback has it run again
 		if err != nil {

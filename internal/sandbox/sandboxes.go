@@ -32,6 +32,12 @@ func (m *Manager) noSandbox(id string) *Error {
 	if c := m.dark(); c != nil {
 		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged or lacks something, does not tell of", c.PID)
 	}
+	if _, ok := m.spaces.get(id); ok {
+		hint = fmt.Sprintf("%q is a workspace: use `forkd workspace exec` and `forkd workspace eval`", id)
+		if b := m.occupant(id); b != nil {
+			hint += ", or its sandbox, " + b.id
+		}
+	}
 	if reason := m.journal.reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
 	}
@@ -93,7 +99,7 @@ func (m *Manager) Known(ctx context.Context, id string) (*Info, error) {
 func (m *Manager) Environment(id string) (map[string]string, error) {
 	if b := m.lookup(id); b != nil {
 		if b.arrival != nil {
-			return nil, wrap(errUntold, "asking for the environment of sandbox %s", id)
+			return nil, wrap(untold(b.arrival.cell), "asking for the environment of sandbox %s", id)
 		}
 		return b.env, nil
 	}

@@ -199,7 +199,7 @@ func checkSpec(spec SnapshotSpec, isa engine.ISA) (SnapshotSpec, error) {
 		spec.Runtime = runtimePython
 	}
 	if spec.Runtime == runtimePython && spec.Modules == nil {
-		spec.Modules = []string{"numpy"}
+		spec.Modules = []string{"numpy", "numpy.random"} // numpy imports the latter when it is first used, which takes a while
 	}
 	switch {
 	case spec.Runtime != runtimePython && spec.Runtime != runtimeNone:

@@ -15,7 +15,7 @@ func TestCheckSpec(t *testing.T) {
 		code    Code // empty: accepted
 		modules []string
 	}{
-		{"defaults", SnapshotSpec{Tag: "x"}, "", []string{"numpy"}},
+		{"defaults", SnapshotSpec{Tag: "x"}, "", []string{"numpy", "numpy.random"}},
 		{"no modules", SnapshotSpec{Tag: "x", Modules: []string{}}, "", nil},
 		{"own modules", SnapshotSpec{Tag: "x", Modules: []string{"json"}}, "", []string{"json"}},
 		{"no runtime", SnapshotSpec{Tag: "x", Runtime: "none"}, "", nil},
@@ -25,7 +25,7 @@ func TestCheckSpec(t *testing.T) {
 		{"little memory", SnapshotSpec{Tag: "x", MemoryMiB: 64}, InvalidArgument, nil},
 		{"odd memory", SnapshotSpec{Tag: "x", MemoryMiB: 513}, InvalidArgument, nil},
 		{"huge disk", SnapshotSpec{Tag: "x", DiskMiB: MaxDiskMiB + 1}, InvalidArgument, nil},
-		{"eight vCPUs", SnapshotSpec{Tag: "x", VCPUs: 8}, "", []string{"numpy"}},
+		{"eight vCPUs", SnapshotSpec{Tag: "x", VCPUs: 8}, "", []string{"numpy", "numpy.random"}},
 		{"nine vCPUs", SnapshotSpec{Tag: "x", VCPUs: 9}, InvalidArgument, nil},
 		{"fewer than one vCPU", SnapshotSpec{Tag: "x", VCPUs: -1}, InvalidArgument, nil},
 	} {

@@ -148,7 +148,7 @@ type SnapshotSpec struct {
 	Packages  []string   // Debian packages besides the default set
 	Mirror    string     // Debian mirror; default from the environment
 	Runtime   string     // "python" (default) or "none"
-	Modules   []string   // imported by the runtime; nil: numpy
+	Modules   []string   // imported by the runtime; nil: numpy and numpy.random
 	WarmUp    []string   // evaluated once, then forgotten
 	Languages []string   // contexts that are warm besides the runtime's: JavaScript, Bash
 	Setup     [][]string // commands run before the runtime starts

@@ -53,6 +53,11 @@ func (m *Manager) ResumeWorkspace(ctx context.Context, name string) (*Workspace,
 		return nil, err
 	}
 	defer free()
+	if b := m.occupant(name); b != nil && b.arrival != nil { // whether it runs its cell knows
+		if _, err := m.here(ctx, b.id); err != nil {
+			return nil, err
+		}
+	}
 	if m.occupant(name) != nil {
 		return m.workspace(name)
 	}

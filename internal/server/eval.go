@@ -79,10 +79,14 @@ func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 	sendAll := events.together(gatherTime)
 	stopKeepAlive := events.keepAlive(s.keepAlive)
 	failed := make([]string, len(req.Sandboxes))
+	room := make(room, maxLarge)
 	var wg sync.WaitGroup
 	for i, id := range req.Sandboxes {
 		wg.Go(func() {
-			answer := s.answer(ctx, id, eval)
+			place := place{room: room}
+			defer place.leave()
+			answer := s.answer(ctx, id, place.evaluation(eval))
+			place.arrived()
 			if err := events.send(answer); err != nil && ctx.Err() == nil { // what the sandbox has sent is not JSON
 				answer = api.EvalAnswer{SandboxID: id, Error: &api.Error{Code: api.ErrorCodeInternal, Error: "encoding the answer: " + err.Error()}}
 				events.send(answer)
@@ -96,6 +100,60 @@ func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 	stopKeepAlive()
 	sendAll()
 	noteEvals(w, req.Sandboxes, failed)
+}
+
+// maxLarge is how many answers that are not small are taken from their sandboxes at a time. The next is taken when one of
+// them has been written, so a client that does not read leaves the others where they are.
+const maxLarge = 4
+
+// lateTime is how long a sandbox may take to send its answer, before that keeps no other waiting any more.
+const lateTime = time.Second
+
+// room is where answers are between their sandboxes and the client.
+type room chan struct{}
+
+// place is that of one answer.
+type place struct {
+	room room
+	late *time.Timer // nil: it was not taken
+	free func()
+}
+
+// evaluation returns an evaluation that takes the place if it needs one.
+func (p *place) evaluation(eval *sandbox.Evaluation) *sandbox.Evaluation {
+	waits := *eval
+	waits.Room = p.take
+	return &waits
+}
+
+func (p *place) take(ctx context.Context) error {
+	select {
+	case p.room <- struct{}{}:
+		p.free = sync.OnceFunc(func() { <-p.room })
+		p.late = time.AfterFunc(lateTime, p.free)
+		return nil
+	case <-ctx.Done():
+	}
+	err := context.Cause(ctx)
+	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.Timeout {
+		return &sandbox.Error{Code: e.Code, Message: "the answer was given up: long after the time limit, those before it were not read yet",
+			Hint: "read answers as they come, or ask for less"}
+	}
+	return err
+}
+
+// arrived says that the answer is here: it is the client now who has it stay.
+func (p *place) arrived() {
+	if p.late != nil {
+		p.late.Stop()
+	}
+}
+
+// leave gives the place to the next.
+func (p *place) leave() {
+	if p.late != nil {
+		p.free()
+	}
 }
 
 // gatherTime is how long an answer may wait for those of other sandboxes. That of one that is

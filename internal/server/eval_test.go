@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,8 +10,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,6 +240,111 @@ func TestEvalAllIsSentTogether(t *testing.T) {
 	s.server.EvalSandboxes(sent, r)
 	if n := len(answers(t, sent.text.String())); n != 200 || sent.writes > 100 {
 		t.Errorf("%d answers in %d writes", n, sent.writes)
+	}
+}
+
+// large is a domain whose answers are large, and that counts how many were taken. Those in late are first to be sent, and
+// their sandboxes begin with it and do not go on before it is over.
+type large struct {
+	*servertest.Fake
+	taken, begun atomic.Int64
+	late         map[string]bool
+	all          chan struct{} // closed when as many are late as fit; nil if none is
+	over         chan struct{}
+}
+
+func (l *large) Evaluate(ctx context.Context, id string, e *sandbox.Evaluation) (*sandbox.EvalResult, error) {
+	if l.all != nil && !l.late[id] {
+		<-l.all
+	}
+	if err := e.Room(ctx); err != nil {
+		return nil, err
+	}
+	if l.late[id] {
+		if l.begun.Add(1) == maxLarge {
+			close(l.all)
+		}
+		<-l.over
+	}
+	l.taken.Add(1)
+	return &sandbox.EvalResult{Stdout: bytes.Repeat([]byte("x"), 1<<20)}, nil
+}
+
+// slowWriter is a ResponseWriter whose client reads when it is let.
+type slowWriter struct {
+	countingWriter
+	reads chan struct{}
+}
+
+func (s *slowWriter) Write(b []byte) (int, error) {
+	<-s.reads
+	return s.countingWriter.Write(b)
+}
+
+// TestEvalAllOfWhoDoesNotRead: large answers stay in their sandboxes until those before them were read, all come, and who
+// leaves ends the wait.
+func TestEvalAllOfWhoDoesNotRead(t *testing.T) {
+	for name, leaves := range map[string]bool{"reads later": false, "leaves": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, "")
+			domain := &large{Fake: s.Fake}
+			s.server.m = domain
+			ids := s.forkMany(t, 20)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/eval", strings.NewReader(evalBody(t, "large", ids...)))
+			sent := &slowWriter{countingWriter{header: http.Header{}}, make(chan struct{})}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				s.server.EvalSandboxes(sent, r)
+			}()
+			eventually(t, "the first answers", func() bool { return domain.taken.Load() == maxLarge })
+			time.Sleep(50 * time.Millisecond)
+			if n := domain.taken.Load(); n != maxLarge {
+				t.Errorf("%d answers were taken, none of which was read", n)
+			}
+			if leaves {
+				leave()
+			}
+			close(sent.reads)
+			<-done
+			failed := 0
+			for _, a := range answers(t, sent.text.String()) {
+				if a.Error != nil {
+					failed++
+				}
+			}
+			if !leaves && (failed > 0 || domain.taken.Load() != 20) {
+				t.Errorf("of %d answers %d failed", domain.taken.Load(), failed)
+			}
+			if leaves && failed == 0 {
+				t.Error("the client has left, and all were taken")
+			}
+		})
+	}
+}
+
+// TestEvalAllOfLateAnswers: sandboxes that take long to send a large answer do not keep others from sending theirs.
+func TestEvalAllOfLateAnswers(t *testing.T) {
+	s := newSite(t, "")
+	ids := s.forkMany(t, 10)
+	domain := &large{Fake: s.Fake, late: map[string]bool{}, all: make(chan struct{}), over: make(chan struct{})}
+	for _, id := range ids[:maxLarge+5] {
+		domain.late[id] = true
+	}
+	s.server.m = domain
+	done := make(chan struct{})
+	sent := &countingWriter{header: http.Header{}}
+	go func() {
+		defer close(done)
+		s.server.EvalSandboxes(sent, httptest.NewRequest("POST", "http://localhost/v1/eval", strings.NewReader(evalBody(t, "large", ids...))))
+	}()
+	eventually(t, "the answer of the one that is not late", func() bool { return domain.taken.Load() == 1 })
+	close(domain.over)
+	<-done
+	if n := len(answers(t, sent.text.String())); n != 10 {
+		t.Errorf("%d answers", n)
 	}
 }
 

@@ -106,7 +106,8 @@ type ClientInterface interface {
 	// In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
 	// `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
 	// with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
-	// line every few seconds; skip empty lines.
+	// line every few seconds; skip empty lines. Read them as they come: answers over 32 KiB wait in their sandboxes, whose
+	// next evaluations wait for that, until those before them were read.
 	//
 	// A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
 	// that still run are interrupted. Body limit 8 MiB.
@@ -121,7 +122,8 @@ type ClientInterface interface {
 	// In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
 	// `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
 	// with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
-	// line every few seconds; skip empty lines.
+	// line every few seconds; skip empty lines. Read them as they come: answers over 32 KiB wait in their sandboxes, whose
+	// next evaluations wait for that, until those before them were read.
 	//
 	// A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
 	// that still run are interrupted. Body limit 8 MiB.
@@ -852,7 +854,8 @@ func (c *Client) GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) 
 // In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
 // `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
 // with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
-// line every few seconds; skip empty lines.
+// line every few seconds; skip empty lines. Read them as they come: answers over 32 KiB wait in their sandboxes, whose
+// next evaluations wait for that, until those before them were read.
 //
 // A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
 // that still run are interrupted. Body limit 8 MiB.
@@ -877,7 +880,8 @@ func (c *Client) EvalSandboxesWithBody(ctx context.Context, contentType string, 
 // In each as evalSandbox does. The answer has a line for each sandbox, in the order in which they answer: its
 // `result`, or the `error` that evalSandbox would have answered with, which says nothing of the others. An answer
 // with fewer lines was cut off. Lines that come close together are sent together. A silent stream carries an empty
-// line every few seconds; skip empty lines.
+// line every few seconds; skip empty lines. Read them as they come: answers over 32 KiB wait in their sandboxes, whose
+// next evaluations wait for that, until those before them were read.
 //
 // A request that is malformed is refused before anything is evaluated. When the client disconnects, the evaluations
 // that still run are interrupted. Body limit 8 MiB.

@@ -81,7 +81,11 @@ func (r *Reader) Reset(from io.Reader) { r.r = from }
 
 // Next returns the next frame. The payload is valid until the next call. It returns io.EOF at the end of the stream
 // between two frames, io.ErrUnexpectedEOF within a frame, and ErrFrameTooLarge for a length above MaxFrame.
-func (r *Reader) Next() (Type, []byte, error) {
+func (r *Reader) Next() (Type, []byte, error) { return r.NextOnce(nil) }
+
+// NextOnce is Next for a frame that may have to wait: with its header read, ready is asked, and the payload of so many bytes
+// stays with the peer until it returns. An error from it is returned as it is.
+func (r *Reader) NextOnce(ready func(size int) error) (Type, []byte, error) {
 	if _, err := io.ReadFull(r.r, r.header[:]); err != nil {
 		return 0, nil, err
 	}
@@ -89,6 +93,11 @@ func (r *Reader) Next() (Type, []byte, error) {
 	kind := Type(r.header[4])
 	if size > MaxFrame {
 		return 0, nil, fmt.Errorf("reading frame of type %d with %d bytes: %w", kind, size, ErrFrameTooLarge)
+	}
+	if ready != nil {
+		if err := ready(int(size)); err != nil {
+			return 0, nil, err
+		}
 	}
 	payload, err := r.payload(int(size))
 	if err == io.EOF {

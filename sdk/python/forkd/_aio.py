@@ -208,4 +208,4 @@ def _wake(event: "Optional[asyncio.Future[None]]") -> None:
 
 def _expire(event: "asyncio.Future[None]") -> None:
     if not event.done():
-        event.set_exception(TimeoutError("nothing came within the time limit"))
+        event.set_exception(TimeoutError("a time limit passed"))

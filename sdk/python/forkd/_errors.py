@@ -169,6 +169,12 @@ class ConnectError(UnavailableError, ConnectionError):
         )
 
 
+def unanswered(missing: Sequence[str], total: int) -> str:
+    """Say which of the sandboxes have not answered."""
+    names = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
+    return f"{len(missing)} of {total} sandboxes have not answered: {names}"
+
+
 class PartialEvalError(UnavailableError):
     """The daemon stopped answering before all sandboxes had.
 
@@ -176,10 +182,7 @@ class PartialEvalError(UnavailableError):
     """
 
     def __init__(self, missing: Sequence[str], total: int):
-        names = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
-        super().__init__(
-            f"the daemon stopped answering half way: {len(missing)} of {total} sandboxes have not answered: {names}"
-        )
+        super().__init__(f"the daemon stopped answering half way: {unanswered(missing, total)}")
         self.missing = list(missing)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, Protocol, Tuple, TypeVar, Union
 
-from ._errors import EvalError, EvalTimeout, ForkdError, PartialEvalError, UnavailableError, error_of
+from ._errors import (
+    DeadlineError,
+    EvalError,
+    EvalTimeout,
+    ForkdError,
+    PartialEvalError,
+    UnavailableError,
+    error_of,
+    unanswered,
+)
 from ._records import EvalAnswer, SandboxInfo
 from ._transport import Transport
 
@@ -62,9 +71,9 @@ def id_of(sandbox: Union[str, SandboxInfo, HasId]) -> str:
 
 
 def listed(sandboxes: Iterable[S]) -> List[S]:
-    """Return sandboxes as a list; the id of one is none."""
-    if isinstance(sandboxes, str):
-        raise TypeError(f"sandboxes must be a list, such as [{sandboxes!r}]")
+    """Return sandboxes as a list; one, or its id, is none."""
+    if isinstance(sandboxes, (str, dict)) or not isinstance(sandboxes, Iterable):
+        raise TypeError(f"sandboxes must be a list, such as [{sandboxes!r}], not {type(sandboxes).__name__}")
     return list(sandboxes)
 
 
@@ -83,6 +92,8 @@ async def eval_all(
                 yield waiting.pop(outcome.sandbox_id), outcome
         except UnavailableError as err:
             cut = err
+        except DeadlineError as err:
+            raise DeadlineError(f"{err}; {unanswered(list(waiting), len(sandboxes))}") from err
         if waiting:
             raise PartialEvalError(list(waiting), len(sandboxes)) from cut
 

@@ -52,15 +52,17 @@ class Limits:
 
     until: Optional[float] = None
     quiet: Optional[float] = None
+    silent = False  # what the last wait is for is a sign of life, as the time of the call is longer
 
     def left(self) -> Optional[float]:
         """Return for how many seconds to wait; TimeoutError if none are left."""
-        if self.until is None:
+        left = None if self.until is None else self.until - time.monotonic()
+        self.silent = self.quiet is not None and (left is None or self.quiet < left)
+        if self.silent:
             return self.quiet
-        left = self.until - time.monotonic()
-        if left <= 0:
+        if left is not None and left <= 0:
             raise TimeoutError("the time limit of the call passed")
-        return left if self.quiet is None else min(left, self.quiet)
+        return left
 
 
 class Stream(Protocol):

@@ -147,12 +147,12 @@ class AsyncConnection:
 
     async def send(self, data: Union[str, bytes]) -> None:
         """Send text or bytes."""
-        with self._transport.talking():
+        with self._transport.talking(self.stream):
             await self.stream.send(exact(data))
 
     async def receive(self) -> bytes:
         """Return what has come, as soon as something has; nothing at the end."""
-        with self._transport.talking():
+        with self._transport.talking(self.stream):
             return await self.stream.receive()
 
     async def receive_all(self) -> bytes:
@@ -166,7 +166,7 @@ class AsyncConnection:
 
     async def end(self) -> None:
         """Send nothing more; what comes can still be received."""
-        with self._transport.talking():
+        with self._transport.talking(self.stream):
             await self.stream.end()
 
     async def close(self) -> None:

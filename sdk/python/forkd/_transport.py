@@ -192,7 +192,7 @@ class Transport:
         stream.limits.quiet = quiet
         answer = Answer(stream, method, self)
         try:
-            with self.talking():
+            with self.talking(stream):
                 await self._send(stream, method, path, body, headers or {})
             await answer.begin()
         except BaseException as err:
@@ -230,7 +230,7 @@ class Transport:
         """Begin a request whose body is sent as chunks while its answer is read."""
         stream = await self.connect()
         try:
-            with self.talking():
+            with self.talking(stream):
                 head = {**self._headers, **headers, "Transfer-Encoding": "chunked"}
                 await stream.send(request_head(method, path, head))
         except BaseException:
@@ -239,14 +239,18 @@ class Transport:
         return stream
 
     @contextmanager
-    def talking(self) -> Generator[None, None, None]:
-        """Turn failures of the connection into errors of forkd."""
+    def talking(self, stream: Optional[Stream] = None) -> Generator[None, None, None]:
+        """Turn failures of a connection into errors of forkd."""
         try:
             yield
         except ForkdError:
             raise
         except (TimeoutError, socket.timeout) as err:
-            raise DeadlineError(f"waiting for the daemon at {self.url}: nothing came within the time limit") from err
+            limit = "its time limit" if self.limit is None else f"{self.limit:.3g} s"
+            why = f"the call took longer than {limit}"
+            if stream is not None and stream.limits.silent:
+                why = f"nothing came for {stream.limits.quiet:.3g} s"
+            raise DeadlineError(f"waiting for the daemon at {self.url}: {why}") from err
         except (ProtocolError, OSError) as err:
             raise UnavailableError(f"talking to the daemon at {self.url}: {err or type(err).__name__}") from err
 
@@ -292,7 +296,7 @@ class Answer:
             await self._more()
 
     async def _more(self) -> None:
-        with self._transport.talking():
+        with self._transport.talking(self.stream):
             self.reply.feed(await self.stream.receive())
 
     async def read(self, limit: Optional[int] = None) -> bytes:

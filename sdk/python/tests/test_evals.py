@@ -150,10 +150,14 @@ class TestEvals(FakeDaemon):
             self.assertIn("no place here", str(error))
 
     def test_wrong_types_are_named(self):
-        for wrong in "sb1", [None], [{"tag": "a"}]:
+        box = Sandbox._of(AsyncSandbox("a", self.controller._core), self.controller)
+        for wrong in "sb1", {"id": "a"}, box, None, [None], [{"tag": "a"}]:
+            one = "a sandbox must be a" if isinstance(wrong, list) else "sandboxes must be a list, such as"
             for controller in self.controller, self.speaker:
-                with self.subTest(wrong), self.assertRaisesRegex(TypeError, "must be a"):
+                with self.subTest(wrong), self.assertRaisesRegex(TypeError, one):
                     controller.eval_all(wrong, "1")
+            with self.subTest(wrong), self.assertRaisesRegex(TypeError, one):
+                self.controller.eval_each(wrong, "1")
         self.assertEqual(self.server.asked, [])
 
     def test_who_stops_iterating_ends_the_request(self):
@@ -190,12 +194,12 @@ class TestEvals(FakeDaemon):
     def test_the_time_of_a_call_is_for_all_of_it(self):
         self.held(good("a", value=1))
         came = []
-        with self.assertRaises(DeadlineError):
+        with self.assertRaisesRegex(DeadlineError, "the call took longer than 1 s; 1 of 2 sandboxes have not answered: b$"):
             for id, _ in self.controller.within(1).eval_all(["a", "b"], "1"):
                 came.append(id)
         self.assertEqual(came, ["a"])
         self.assertGone()
-        with self.assertRaises(DeadlineError):
+        with self.assertRaisesRegex(DeadlineError, "longer than 0.2 s; 1 of 2 sandboxes have not answered: b$"):
             self.asyncs(self.speaker.within(0.2).eval_each(["a", "b"], "1"))
 
 

@@ -1,5 +1,5 @@
 import { DeadlineError, type ErrorBody, NotBootableError, PartialSpawnError } from "./errors.js";
-import { type EvalOutcome, type SandboxRef, evalAll, idOf } from "./evals.js";
+import { type EvalOutcome, type SandboxRef, evalAll, idOf, idsOf } from "./evals.js";
 import { platform } from "./platform.js";
 import {
 	type BranchMode,
@@ -388,7 +388,7 @@ export class Controller {
 		options: { timeoutMs?: number } & CallOptions = {},
 	): AsyncGenerator<[S, EvalOutcome], void, void> {
 		const { timeoutMs, ...call } = options;
-		return evalAll(this.transport, route(["eval"]), sandboxes, { code, ...seconds(timeoutMs) }, call);
+		return evalAll(this.transport, route(["eval"]), sandboxes, { sandboxes: idsOf(sandboxes), code, ...seconds(timeoutMs) }, call);
 	}
 
 	/**

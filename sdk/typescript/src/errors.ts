@@ -132,11 +132,18 @@ export class PartialEvalError extends UnavailableError {
 		total: number,
 		cause?: unknown,
 	) {
-		const names = missing.slice(0, 10).join(", ") + (missing.length > 10 ? ", …" : "");
-		super(`the daemon stopped answering half way: ${missing.length} of ${total} sandboxes have not answered: ${names}`, {
-			cause,
-		});
+		super(`the daemon stopped answering half way: ${unanswered(missing, total)}`, { cause });
 	}
+}
+
+/**
+ * Says which of the sandboxes have not answered.
+ *
+ * @internal
+ */
+export function unanswered(missing: readonly string[], total: number): string {
+	const names = missing.slice(0, 10).join(", ") + (missing.length > 10 ? ", …" : "");
+	return `${missing.length} of ${total} sandboxes have not answered: ${names}`;
 }
 
 /** A limit of the host or the daemon is reached. */

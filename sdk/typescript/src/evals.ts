@@ -1,4 +1,14 @@
-import { type ErrorBody, EvalError, EvalTimeout, ForkdError, PartialEvalError, UnavailableError, errorOf } from "./errors.js";
+import {
+	DeadlineError,
+	type ErrorBody,
+	EvalError,
+	EvalTimeout,
+	ForkdError,
+	PartialEvalError,
+	UnavailableError,
+	errorOf,
+	unanswered,
+} from "./errors.js";
 import { type EvalAnswer, camel } from "./records.js";
 import type { CallOptions, Transport } from "./transport.js";
 
@@ -58,7 +68,16 @@ interface Line {
 }
 
 export function idOf(sandbox: SandboxRef): string {
-	return typeof sandbox === "string" ? sandbox : sandbox.id;
+	const id: unknown = typeof sandbox === "string" ? sandbox : sandbox?.id;
+	if (typeof id === "string") return id;
+	throw new TypeError(`a sandbox must be a Sandbox, a record of one or an id, not ${JSON.stringify(sandbox)}`);
+}
+
+/** The ids of sandboxes; one of them, or its id, is no list. */
+export function idsOf(sandboxes: readonly SandboxRef[]): string[] {
+	if (Array.isArray(sandboxes)) return sandboxes.map(idOf);
+	const given = typeof sandboxes === "string" ? JSON.stringify(sandboxes) : "sandbox";
+	throw new TypeError(`sandboxes must be a list, such as [${given}]`);
 }
 
 /** Evaluates in sandboxes, and yields each with its outcome as it answers. */
@@ -70,7 +89,7 @@ export async function* evalAll<S extends SandboxRef>(
 	options: CallOptions,
 ): AsyncGenerator<[S, EvalOutcome], void, void> {
 	const waiting = new Map(sandboxes.map((sandbox) => [idOf(sandbox), sandbox]));
-	const reply = await transport.lines("POST", path, { sandboxes: sandboxes.map(idOf), ...request }, options);
+	const reply = await transport.lines("POST", path, request, options);
 	let cut: unknown;
 	try {
 		for await (const line of reply.objects<Line>()) {
@@ -81,6 +100,9 @@ export async function* evalAll<S extends SandboxRef>(
 			yield [sandbox, outcome];
 		}
 	} catch (err) {
+		if (err instanceof DeadlineError) {
+			throw new DeadlineError(`${err.message}; ${unanswered([...waiting.keys()], sandboxes.length)}`, { cause: err });
+		}
 		if (!(err instanceof UnavailableError)) throw err;
 		cut = err;
 	}

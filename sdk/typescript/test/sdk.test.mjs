@@ -219,6 +219,18 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		await assert.rejects(controller.evalEach([], "1"), forkd.InvalidArgumentError);
 	});
 
+	is("what is no list of sandboxes is told so", async () => {
+		for (const wrong of ["sb1", { id: "a" }, undefined]) {
+			const says = { name: "TypeError", message: /^sandboxes must be a list, such as / };
+			assert.throws(() => controller.evalAll(wrong, "1"), says);
+			await assert.rejects(controller.evalEach(wrong, "1"), says);
+		}
+		for (const wrong of [null, { tag: "a" }, 7]) {
+			assert.throws(() => controller.evalAll([wrong], "1"), { name: "TypeError", message: /a sandbox must be a/ });
+		}
+		assert.deepEqual(asked, []);
+	});
+
 	is("who stops listening to many ends the request", async () => {
 		const held = () => {
 			let gone;
@@ -235,7 +247,9 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		}
 		await gone();
 		gone = held();
-		await assert.rejects(controller.evalEach(["a", "b"], "1", { requestTimeoutMs: 200 }), forkd.DeadlineError);
+		await assert.rejects(controller.evalEach(["a", "b"], "1", { requestTimeoutMs: 200 }), (err) => {
+			return err instanceof forkd.DeadlineError && /longer than 0.2 s; 1 of 2 sandboxes have not answered: b$/.test(err.message);
+		});
 		await gone();
 		gone = held();
 		const abort = new AbortController();
