@@ -1,6 +1,8 @@
 package mmu
 
 import (
+	"slices"
+
 	"github.com/forkd-dev/forkd/internal/page"
 )
 
@@ -76,26 +78,27 @@ func (m *MMU) forget(gpa uint64, old *page.Page) {
 // leads reports whether an entry of a data bank leads to p.
 func leads(e *Entry[Host], p *page.Page) bool { return e.Tag != 0 && e.To == HostOf(p, e.Tag) }
 
-// holds knows, by places in host memory, how often a page was entered into a bank
-// for loads since all banks were empty, and where, if that is not often: looking through
-// the banks for a page that moves costs more than copying it. Pages share it, and entries
-// that others have displaced still count, so that there are never too few.
+// holds knows, by places in host memory, where a page was entered into the banks for
+// loads since all were empty, if that is not many places: looking through the banks for a page
+// that moves costs more than copying it. Pages share it, and entries that others have
+// displaced still count, so that there are never too few.
 type holds [4096]held
 
 type held struct {
-	n  uint8
+	n  uint8     // how many there are, or one more than at has
 	at [2]uint16 // indices in banks, of the first ones
 }
 
 // add notes that the page of va is entered, which is at p.
 func (h *holds) add(p *page.Page, va uint64) {
-	held := h.of(p)
-	if int(held.n) < len(held.at) {
-		held.at[held.n] = uint16(index(va))
+	held, at := h.of(p), uint16(index(va))
+	switch {
+	case int(held.n) > len(held.at) || slices.Contains(held.at[:held.n], at):
+		return
+	case int(held.n) < len(held.at):
+		held.at[held.n] = at
 	}
-	if held.n < 255 {
-		held.n++
-	}
+	held.n++
 }
 
 func (m *MMU) forgetPages() {
