@@ -128,6 +128,9 @@ type VM interface {
 	// CodeBytes returns how much memory of the host is taken by what the engine keeps to
 	// execute code that the guest has for itself. It may be called from any goroutine.
 	CodeBytes() int
+	// Busy reports whether a vCPU executes, or would if there was a processor for it; false where the
+	// engine does not know. It may be called from any goroutine.
+	Busy() bool
 	// Halted reports whether the guest has stopped its vCPUs for good without a word to
 	// the machine, so that Run would never return by itself.
 	//

@@ -496,6 +496,9 @@ func (m *Machine) MemoryBytes() int { return m.overlay.Bytes() }
 // itself.
 func (m *Machine) CodeBytes() int { return m.vm.CodeBytes() }
 
+// Busy reports whether the guest executes, or would if there was a processor for it; see engine.VM.
+func (m *Machine) Busy() bool { return m.vm.Busy() }
+
 // Counters returns what the vCPUs have done, summed.
 func (m *Machine) Counters() (sum engine.Counters) {
 	for _, v := range m.vm.VCPUs() {

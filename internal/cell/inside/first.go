@@ -19,8 +19,16 @@ import (
 // processor.
 const together = 2
 
-// firstTime is after which others need not wait for a machine any more.
-const firstTime = 20 * time.Millisecond
+const (
+	// firstTime is after which others need not wait for a machine any more, unless it is at its first
+	// steps still: where the host gives it little time, all would be at them at once otherwise, and each
+	// late by what the others need.
+	firstTime = 20 * time.Millisecond
+	// firstLooks is how often that is looked at.
+	firstLooks = 10
+	// firstSteps is how many instructions are more than first steps.
+	firstSteps = 500_000
+)
 
 // beginners are the machines that take their first steps, and those that wait for it.
 //
@@ -38,6 +46,7 @@ type beginner struct {
 	of  *beginners
 	vm  *vm
 	run func() error // starts it; called once
+	at  func() bool  // whether it is at its first steps
 
 	streams []*stream // that it was asked on and has not answered; guarded by of.mu
 	started bool      // guarded by of.mu
@@ -81,7 +90,32 @@ func (b *beginner) start() {
 			st.Ended(err)
 		}
 	}
-	time.AfterFunc(firstTime, b.end)
+	b.lookLater(firstLooks)
+}
+
+// lookLater has others wait for the machine for a while, and as long as it is at its first steps, but not
+// for ever.
+func (b *beginner) lookLater(looks int) {
+	time.AfterFunc(firstTime, func() {
+		if looks > 1 && b.waited() && b.at() {
+			b.lookLater(looks - 1)
+		} else {
+			b.end()
+		}
+	})
+}
+
+// waited reports whether others wait for it.
+func (b *beginner) waited() bool {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	return !b.over
+}
+
+// atFirstSteps reports whether the guest executes, or would if there was a processor for it, and has not
+// executed much.
+func (v *vm) atFirstSteps() bool {
+	return v.machine.Busy() && v.machine.Counters().Instructions < firstSteps
 }
 
 // begin starts the machine, unless nobody waits for that any more.

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
@@ -36,7 +38,7 @@ func begin(t *testing.T, n int, fail error) (a *beginners, all []*stream, starte
 		b := &beginner{of: a, vm: v, run: func() error {
 			started <- i
 			return fail
-		}}
+		}, at: func() bool { return false }}
 		v.first.Store(b)
 		st := &stream{of: streams, number: uint32(i), vm: v}
 		streams.open[st.number] = st
@@ -121,6 +123,33 @@ func TestSilentMachinesHoldNobodyUp(t *testing.T) {
 	case i := <-started:
 		t.Errorf("machine %d was closed, and is started", i)
 	default:
+	}
+}
+
+// TestSlowMachinesAreWaitedFor: others wait for a machine as long as it is at its first steps, but not for ever.
+func TestSlowMachinesAreWaitedFor(t *testing.T) {
+	for name, tc := range map[string]struct{ slow, want time.Duration }{
+		"a little slow": {4*firstTime + firstTime/2, 5 * firstTime},
+		"for ever":      {time.Hour, firstLooks * firstTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, began := new(beginners), time.Now()
+				var last atomic.Int64
+				for range 2 * together * runtime.GOMAXPROCS(0) {
+					b := &beginner{of: a, vm: new(vm), at: func() bool { return time.Since(began) < tc.slow }, run: func() error {
+						last.Store(int64(time.Since(began)))
+						return nil
+					}}
+					b.vm.first.Store(b)
+					b.add()
+				}
+				time.Sleep(2 * time.Hour)
+				if last := time.Duration(last.Load()); last != tc.want {
+					t.Errorf("the last one was started after %v, not %v", last, tc.want)
+				}
+			})
+		})
 	}
 }
 

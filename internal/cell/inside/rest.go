@@ -97,7 +97,8 @@ func (s *Server) look(v *vm) {
 	}
 	pinned := s.pinned(v)
 	v.mu.Lock()
-	working := st.Instructions-v.rest.seen > restWorking || st.Resident-v.rest.pages > restGrowing || pinned
+	// What is packed in the middle of its work comes back page by page. Many children at once wait for long there.
+	working := v.machine.Busy() || st.Instructions-v.rest.seen > restWorking || st.Resident-v.rest.pages > restGrowing || pinned
 	v.rest.seen, v.rest.pages = st.Instructions, st.Resident
 	v.mu.Unlock()
 	if !working && st.Resident >= restWorth {

@@ -154,7 +154,7 @@ func (st *stream) begin(then int64) {
 	v := st.vm
 	b := v.first.Load()
 	if b == nil && then != 0 {
-		b = &beginner{of: &st.of.server.beginners, vm: v, run: func() error { return v.start(time.Unix(0, then)) }}
+		b = &beginner{of: &st.of.server.beginners, vm: v, run: func() error { return v.start(time.Unix(0, then)) }, at: v.atFirstSteps}
 		v.first.Store(b)
 		defer b.add()
 	}

@@ -203,6 +203,9 @@ func (m *vm) Drain() { m.posts.Run(m.atDevices) }
 // CodeBytes implements engine.VM: the processor executes the guest's code where it is.
 func (m *vm) CodeBytes() int { return 0 }
 
+// Busy implements engine.VM. A vCPU that waits for an interrupt does so in the kernel, which does not tell.
+func (m *vm) Busy() bool { return false }
+
 // Halted implements engine.VM: every vCPU waits, and none can be interrupted or has yet
 // to be started by one that executes. Nothing in the board sends interrupts that cannot
 // be masked.

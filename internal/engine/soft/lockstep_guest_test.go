@@ -122,6 +122,7 @@ func (g *guest) Save(*state.Writer)   {}
 func (g *guest) Drain()               {}
 func (g *guest) CodeBytes() int       { return 0 }
 func (g *guest) Halted() bool         { return false }
+func (g *guest) Busy() bool           { return false }
 func (g *guest) Time() time.Duration  { return 0 } // nothing is saved
 func (g *guest) Close() error         { return nil }
 

@@ -196,6 +196,9 @@ func (m *vm) CodeBytes() int { return m.codes.Bytes() }
 // Halted implements engine.VM. A guest halts by asking the firmware to switch it off.
 func (m *vm) Halted() bool { return false }
 
+// Busy implements engine.VM.
+func (m *vm) Busy() bool { return m.group.Busy() }
+
 // runPosts runs what was posted, and has the machine pay for it. The caller is not in the
 // world.
 func (m *vm) runPosts() {

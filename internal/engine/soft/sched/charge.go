@@ -24,6 +24,13 @@ func (g *Group) Charge(used time.Duration, vcpus int) {
 	g.exhaust(now)
 }
 
+// Busy reports whether a vCPU of the group has a permit or waits for one.
+func (g *Group) Busy() bool {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	return g.running > 0 || len(g.waiters) > 0
+}
+
 // Used returns the processor time that the group has had.
 func (g *Group) Used() time.Duration {
 	g.s.mu.Lock()
