@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/forkd-dev/forkd/api"
 	"github.com/forkd-dev/forkd/client"
 )
 
@@ -51,6 +52,9 @@ func (o *timeoutOptions) run(ctx context.Context, id, text string) error {
 		change = c.ExtendLifetime
 	}
 	box, err := change(ctx, id, time.Duration(d))
+	if client.IsCode(err, api.ErrorCodeInvalidArgument) {
+		return &hinted{err, "none is for no limit"} // which the API calls null
+	}
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,7 @@ func (m *Manager) recover(ctx context.Context) error {
 		for _, a := range all.pending() {
 			m.opts.Log.Warn("a process of an earlier daemon does not answer; it is taken over when it does",
 				"cell", a.cell.Name, "process", a.cell.PID, "sandboxes", len(a.boxes))
+			m.forsake(a)
 		}
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -336,6 +336,34 @@ func TestKillAllThatIsLate(t *testing.T) {
 	wantCode(t, "a call that was under way", last.dead(), SandboxDead, reasonClosed)
 }
 
+// TestLateArrivalOfNothing: a process in which nothing is known to live is ended when it does not answer a daemon that starts;
+// one of which the journal does not tell what lives there is not.
+func TestLateArrivalOfNothing(t *testing.T) {
+	hurry(t)
+	m := openApart(t, false)
+	bare(t, m, "x", "")
+	b := forkBare(t, m, "x")
+	pid := b.machine.Cell().PID
+	if err := m.Kill(b.id); err != nil {
+		t.Fatal(err)
+	}
+	m = meanwhile(t, m, func() {
+		silence(t, b)
+		if err := os.Remove(filepath.Join(m.opts.Home, "journal")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if list := m.arrivals.pending(); len(list) != 1 || list[0].cell.PID != pid || list[0].cell.Gone() != nil || m.journal.whole {
+		t.Fatalf("late are %v", list)
+	}
+	celltest.Continue(t, pid)
+	<-m.arrivals.done
+
+	m = meanwhile(t, m, func() { silence(t, b) })
+	awaitEnd(t, pid)
+	<-m.arrivals.done
+}
+
 // TestCloseOfWhatWasToBeKept: what was paused once and cannot be now, because its process is yet to be
 // taken over, is told when the daemon ends, and is as it was paused.
 func TestCloseOfWhatWasToBeKept(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -322,6 +323,36 @@ func TestEvalAllOfWhoDoesNotRead(t *testing.T) {
 				t.Error("the client has left, and all were taken")
 			}
 		})
+	}
+}
+
+// TestAnswerThatIsGivenUp: who finds no room until long after its time limit is told that, and not that its sandbox is silent.
+func TestAnswerThatIsGivenUp(t *testing.T) {
+	full := make(room, 1)
+	first := place{room: full}
+	if err := first.take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cause error
+		says  string
+	}{
+		{&sandbox.Error{Code: sandbox.Timeout, Message: "sandbox x does not answer"}, "those before it were not read"},
+		{&sandbox.Error{Code: sandbox.SandboxDead, Message: "it is gone"}, "it is gone"},
+		{errors.New("the client has left"), "the client has left"},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(c.cause)
+		second := place{room: full}
+		if err := second.take(ctx); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("for %v it fails with %v", c.cause, err)
+		}
+		second.arrived()
+		second.leave()
+	}
+	first.leave()
+	if len(full) != 0 {
+		t.Errorf("%d places are taken after all have left", len(full))
 	}
 }
 
