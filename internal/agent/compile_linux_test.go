@@ -78,10 +78,15 @@ func TestCompile(t *testing.T) {
 	if _, err := os.Stat(trace); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the code was executed: %v", err)
 	}
-	for _, code := range []string{"1 +", "1 is 1", "x = 1\nreturn", "a\x00b"} {
+	for _, code := range []string{"1 +", "1 is 1", "x = 1\nreturn", "a\x00b", "[x for x in {8, 0}]", "def f():\n    return 1 in (2, {8, 0}) or 3 in {4, 5}"} {
 		if compiled, err := f.Compile(t.Context(), "python", code); !errors.Is(err, agent.ErrNotShared) {
 			t.Errorf("%q compiles to %q, %v", code, compiled, err)
 		}
+	}
+	// Whatever is done with warnings.
+	f.eval(t, "import logging; logging.captureWarnings(True)")
+	if compiled, err := f.Compile(t.Context(), "python", "2 is 2"); !errors.Is(err, agent.ErrNotShared) {
+		t.Errorf("what warns in a log compiles to %q, %v", compiled, err)
 	}
 	if _, err := f.Compile(t.Context(), "none", "1"); errors.Is(err, agent.ErrNotShared) || err == nil {
 		t.Errorf("a runtime that there is not: %v", err)

@@ -74,11 +74,59 @@ func (e *RestartedError) Error() string {
 
 // evaluator is a runtime as the client sees it: one evaluation at a time, over one kept connection.
 type evaluator struct {
-	turn chan struct{} // holds a token when nobody evaluates
+	turn   chan struct{} // holds a token when nobody evaluates
+	asking atomic.Int32  // how many wait for it
+	asked  chan struct{} // has an element when one has begun to
 
 	mu   sync.Mutex // guards what follows
 	info wire.RuntimeInfo
 	call *call
+}
+
+// takeTurn waits until nobody else evaluates.
+func (e *evaluator) takeTurn(ctx context.Context) error {
+	select {
+	case <-e.turn:
+		return nil
+	default:
+	}
+	e.asking.Add(1)
+	defer e.asking.Add(-1)
+	select {
+	case e.asked <- struct{}{}:
+	default:
+	}
+	select {
+	case <-e.turn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *evaluator) endTurn() { e.turn <- struct{}{} }
+
+// errAsked means that somebody waits for the turn.
+var errAsked = errors.New("another one waits")
+
+// unlessAsked calls wait with a context that ends when somebody waits for the turn; then there is no error.
+func (e *evaluator) unlessAsked(ctx context.Context, wait func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for e.asking.Load() == 0 {
+			select {
+			case <-e.asked:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel(errAsked)
+	}()
+	if err := wait(ctx); !errors.Is(err, errAsked) {
+		return err
+	}
+	return nil
 }
 
 // StartRuntime starts a warm runtime and returns when it is warm.
@@ -96,7 +144,7 @@ func (c *Client) Adopt(infos ...wire.RuntimeInfo) {
 	defer c.mu.Unlock()
 	evaluators := maps.Clone(c.evaluators) // Close iterates without the lock
 	for _, info := range infos {
-		e := &evaluator{turn: make(chan struct{}, 1), info: info}
+		e := &evaluator{turn: make(chan struct{}, 1), asked: make(chan struct{}, 1), info: info}
 		e.turn <- struct{}{}
 		evaluators[info.Name] = e
 	}
@@ -135,14 +183,12 @@ type Evaluation struct {
 	room  func(context.Context) error
 }
 
-// Size returns how much memory it takes, in bytes.
-func (e *Evaluation) Size() int { return len(e.frame) }
-
 // smallAnswer is how large an answer is at most, in bytes, that needs no room.
 const smallAnswer = 32 << 10
 
 // WaitingFor returns the evaluation with answers that wait for room: one that is not small stays with its guest, and the
-// turn with it, until room has returned. While it waits it runs into no time limit. An error is that of the evaluation.
+// turn with it, until room has returned or somebody else wants the turn. While it waits it runs into no time limit. An error
+// is that of the evaluation.
 func (e *Evaluation) WaitingFor(room func(context.Context) error) *Evaluation {
 	waits := *e
 	waits.room = room
@@ -225,12 +271,10 @@ func (c *Client) Evaluate(ctx context.Context, runtime string, eval *Evaluation,
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-e.turn:
-		defer func() { e.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := e.takeTurn(ctx); err != nil {
+		return nil, err
 	}
+	defer e.endTurn()
 	result, err := c.evaluate(ctx, e, eval, timeout)
 	if err != nil {
 		e.settle(err)
@@ -279,7 +323,7 @@ func (c *Client) evaluate(ctx context.Context, e *evaluator, eval *Evaluation, t
 	})
 	defer stop()
 	guard := c.guard(e, conn, eval.id, timeout)
-	result, err := conn.evaluate(ctx, eval, guard)
+	result, err := conn.evaluate(ctx, e, eval, guard)
 	if e, ok := errors.AsType[*noRoomError](err); ok {
 		close(guard.over)
 		return nil, e.err
@@ -476,7 +520,7 @@ func (e *evaluator) learn(info wire.RuntimeInfo) {
 }
 
 // evaluate sends a request and collects its answer.
-func (c *call) evaluate(ctx context.Context, eval *Evaluation, guard *guard) (*EvalResult, error) {
+func (c *call) evaluate(ctx context.Context, e *evaluator, eval *Evaluation, guard *guard) (*EvalResult, error) {
 	c.ctx = ctx
 	if _, err := c.conn.Write(eval.frame); err != nil {
 		return nil, lost(ctx, err)
@@ -489,7 +533,7 @@ func (c *call) evaluate(ctx context.Context, eval *Evaluation, guard *guard) (*E
 		}
 		guard.held.Store(true)
 		defer guard.held.Store(false)
-		if err := room(ctx); err != nil {
+		if err := e.unlessAsked(ctx, room); err != nil {
 			return &noRoomError{err}
 		}
 		room = nil // there is enough for all of it

@@ -573,3 +573,43 @@ func TestEvalAnswerWaitsForRoom(t *testing.T) {
 		t.Errorf("at the end kept is %s", got)
 	}
 }
+
+// An answer that waits for room makes way for whoever wants the interpreter: nobody waits for a client that does not read.
+func TestEvalAnswerMakesWay(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	for name, next := range map[string]func() error{
+		"an evaluation": func() error {
+			_, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "1"})
+			return err
+		},
+		"a run": func() error {
+			_, err := f.RunCode(t.Context(), agent.RunRequest{Code: "1"}, func(agent.RunEvent) error { return nil })
+			return err
+		},
+	} {
+		e, err := agent.EvalRequest{Code: "'x' * 1_000_000"}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits, answered := make(chan struct{}), make(chan error, 1)
+		go func() {
+			r, err := f.Evaluate(t.Context(), "python", e.WaitingFor(func(ctx context.Context) error {
+				close(waits)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}), time.Minute)
+			if err == nil && len(r.Value) != 1_000_002 {
+				err = fmt.Errorf("the answer has %d bytes", len(r.Value))
+			}
+			answered <- err
+		}()
+		<-waits
+		if err := next(); err != nil {
+			t.Errorf("%s behind it: %v", name, err)
+		}
+		if err := <-answered; err != nil {
+			t.Errorf("before %s: %v", name, err)
+		}
+	}
+}

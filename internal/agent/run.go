@@ -49,12 +49,10 @@ func (c *Client) RunCode(ctx context.Context, req RunRequest, event func(RunEven
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-e.turn:
-		defer func() { e.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := e.takeTurn(ctx); err != nil {
+		return nil, err
 	}
+	defer e.endTurn()
 	result, err := c.run(ctx, e, req, event)
 	if err != nil {
 		e.settle(err)

@@ -57,4 +57,19 @@ func TestEvaluationThatNobodyWaitsFor(t *testing.T) {
 		t.Errorf("kept is %d", got)
 	}
 	t.Logf("the next daemon's first evaluation took %v", time.Since(start))
+
+	// Also in a sandbox of which its cell was not told yet that it has begun.
+	for _, after := range []time.Duration{5, 15, 25, 35, 45} {
+		id := d.fork(t, 1)[0]
+		go func() {
+			_, _ = d.Eval(t.Context(), id, client.EvalRequest{Code: "while True: pass"}) // the daemon ends it with an error
+		}()
+		time.Sleep(after * time.Millisecond)
+		d.killAlone()
+		d = serve(t, d.home)
+		if res, err := d.Eval(limited(t, patience), id, client.EvalRequest{Code: "1", TimeoutSecs: client.Ptr(10.0)}); err != nil || res.Error != nil {
+			t.Errorf("killed %d ms after the first evaluation has begun: %+v, %v", after, res, err)
+		}
+		d.killAll([]string{id})
+	}
 }

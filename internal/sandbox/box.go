@@ -125,7 +125,8 @@ func (b *box) within(ctx context.Context, limit time.Duration) (watched context.
 func (b *box) refresh() error {
 	ctx, cancel := b.machine.Cell().Timeout(context.Background(), refreshTime)
 	defer cancel()
-	if b.machine.Started() { // and an earlier daemon has not come to an end with it
+	again := b.machine.Started() // and an earlier daemon has not come to an end with it
+	if again {
 		if err := b.machine.Start(); err != nil {
 			return b.dead()
 		}
@@ -135,8 +136,14 @@ func (b *box) refresh() error {
 	id := b.identity()
 	finish, err := b.agent.BeginRefresh(ctx, &id)
 	if err == nil {
-		close(b.called)
+		if !again {
+			close(b.called)
+		}
 		err = finish()
+	}
+	if err == nil && again {
+		_ = b.interruptFormer(ctx) // before anything is evaluated, which would be what it hits
+		close(b.called)
 	}
 	if err != nil {
 		b.mu.Lock()

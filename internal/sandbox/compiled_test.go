@@ -9,7 +9,7 @@ import (
 // TestWhoCompiles: code is compiled for children together once as many have asked, or ask at once, as make that
 // worth while; by one of them.
 func TestWhoCompiles(t *testing.T) {
-	key := func(n int) codeKey { return codeKey{snapshot: fmt.Sprint(n)} }
+	key := func(n int) codeKey { return codeKey{machine: fmt.Sprint(n)} }
 	var c codes
 	for i := range 3 * worthCompiling {
 		if _, compile := c.ask(key(0), 1); compile != (i == worthCompiling-1) {
@@ -37,15 +37,15 @@ func TestCodesAreBoundedInBytes(t *testing.T) {
 	var c codes
 	for i := range 20 {
 		time.Sleep(time.Microsecond)
-		key := codeKey{snapshot: fmt.Sprint(i)}
+		key := codeKey{machine: fmt.Sprint(i)}
 		k, _ := c.ask(key, 1)
 		c.keep(key, k, keptBytes/4)
-		c.keep(codeKey{snapshot: "gone"}, k, keptBytes)
+		c.keep(codeKey{machine: "gone"}, k, keptBytes)
 		if c.bytes != min(i+1, 4)*keptBytes/4 || c.known[key] != k {
 			t.Fatalf("after %d: %d bytes of %d codes", i+1, c.bytes, len(c.known))
 		}
 	}
-	c.forget(codeKey{snapshot: "19"}, c.known[codeKey{snapshot: "19"}])
+	c.forget(codeKey{machine: "19"}, c.known[codeKey{machine: "19"}])
 	if c.bytes != 3*keptBytes/4 {
 		t.Errorf("%d bytes stay", c.bytes)
 	}
@@ -54,11 +54,11 @@ func TestCodesAreBoundedInBytes(t *testing.T) {
 // TestCodesAreBounded: what is forgotten is what nobody has asked for lately.
 func TestCodesAreBounded(t *testing.T) {
 	var c codes
-	used, _ := c.ask(codeKey{snapshot: "used"}, 1)
+	used, _ := c.ask(codeKey{machine: "used"}, 1)
 	for i := range 3 * keptCodes {
 		time.Sleep(time.Microsecond) // so that times differ
-		c.ask(codeKey{snapshot: fmt.Sprint(i)}, 1)
-		if again, _ := c.ask(codeKey{snapshot: "used"}, 1); again != used {
+		c.ask(codeKey{machine: fmt.Sprint(i)}, 1)
+		if again, _ := c.ask(codeKey{machine: "used"}, 1); again != used {
 			t.Fatal("what is used is forgotten")
 		}
 		if len(c.known) > keptCodes {

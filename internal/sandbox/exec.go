@@ -2,12 +2,10 @@ package sandbox
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -131,8 +129,7 @@ type Evaluation struct {
 	// sandbox's turn, wait until it returns; an error is that of the evaluation.
 	Room func(context.Context) error
 
-	encoded *agent.Evaluation
-	hash    func() [sha256.Size]byte // of the code
+	*prepared
 }
 
 // NewEvaluation checks code, and encodes it for all sandboxes that it is for.
@@ -141,8 +138,7 @@ func NewEvaluation(code string, timeout time.Duration) (*Evaluation, error) {
 	if err != nil {
 		return nil, fail(InvalidArgument, "", "%s", err)
 	}
-	hash := sync.OnceValue(func() [sha256.Size]byte { return sha256.Sum256([]byte(code)) })
-	return &Evaluation{Code: code, Timeout: timeout, encoded: encoded, hash: hash}, nil
+	return &Evaluation{Code: code, Timeout: timeout, prepared: &prepared{encoded: encoded}}, nil
 }
 
 // Eval evaluates code in the sandbox's warm runtime, where state is kept from

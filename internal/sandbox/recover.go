@@ -315,12 +315,18 @@ func (m *Manager) awaken(b *box) {
 	if err := b.agent.LetGo(ctx); err != nil && b.state() == Running {
 		m.opts.Log.Warn("letting a sandbox go on that an earlier daemon may have held", "id", b.id, "error", err)
 	}
-	if name := b.manifest.Runtime; name != "" {
-		if err := b.agent.Interrupt(ctx, name); err != nil && b.state() == Running {
-			m.opts.Log.Warn("interrupting what an earlier daemon had evaluated", "id", b.id, "error", err)
-		}
+	if err := b.interruptFormer(ctx); err != nil && b.state() == Running {
+		m.opts.Log.Warn("interrupting what an earlier daemon had evaluated", "id", b.id, "error", err)
 	}
 	close(b.called) // not earlier: what is evaluated before the interrupt would be what it hits
 	close(b.awake)
 	b.notes.soon(b)
+}
+
+// interruptFormer interrupts what an earlier daemon has evaluated.
+func (b *box) interruptFormer(ctx context.Context) error {
+	if b.manifest.Runtime == "" {
+		return nil
+	}
+	return b.agent.Interrupt(ctx, b.manifest.Runtime)
 }

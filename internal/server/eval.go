@@ -79,7 +79,7 @@ func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 	sendAll := events.together(gatherTime)
 	stopKeepAlive := events.keepAlive(s.keepAlive)
 	failed := make([]string, len(req.Sandboxes))
-	room := make(room, maxLarge)
+	room := newRoom()
 	var wg sync.WaitGroup
 	for i, id := range req.Sandboxes {
 		wg.Go(func() {
@@ -103,20 +103,26 @@ func (s *Server) EvalSandboxes(w http.ResponseWriter, r *http.Request) {
 }
 
 // maxLarge is how many answers that are not small are taken from their sandboxes at a time. The next is taken when one of
-// them has been written, so a client that does not read leaves the others where they are.
-const maxLarge = 4
+// them has been written, so a client that does not read leaves the others where they are, unless somebody wants to
+// evaluate there.
+const maxLarge = 8
 
-// lateTime is how long a sandbox may take to send its answer, before that keeps no other waiting any more.
+// lateTime is how long a sandbox may take to send its answer, before that keeps no other waiting any more. As many may be
+// late at a time as are taken.
 const lateTime = time.Second
 
 // room is where answers are between their sandboxes and the client.
-type room chan struct{}
+type room struct{ taken, late chan struct{} }
+
+func newRoom() room { return room{make(chan struct{}, maxLarge), make(chan struct{}, maxLarge)} }
 
 // place is that of one answer.
 type place struct {
-	room room
-	late *time.Timer // nil: it was not taken
-	free func()
+	room  room
+	timer *time.Timer // nil: it was not taken
+
+	mu   sync.Mutex
+	from chan struct{} // where it is: what room has of one kind; nil if nowhere; guarded by mu
 }
 
 // evaluation returns an evaluation that takes the place if it needs one.
@@ -128,9 +134,9 @@ func (p *place) evaluation(eval *sandbox.Evaluation) *sandbox.Evaluation {
 
 func (p *place) take(ctx context.Context) error {
 	select {
-	case p.room <- struct{}{}:
-		p.free = sync.OnceFunc(func() { <-p.room })
-		p.late = time.AfterFunc(lateTime, p.free)
+	case p.room.taken <- struct{}{}:
+		p.from = p.room.taken
+		p.timer = time.AfterFunc(lateTime, p.beLate)
 		return nil
 	case <-ctx.Done():
 	}
@@ -142,17 +148,35 @@ func (p *place) take(ctx context.Context) error {
 	return err
 }
 
+// beLate makes room for another, if not too many are late.
+func (p *place) beLate() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.from == nil {
+		return
+	}
+	select {
+	case p.room.late <- struct{}{}:
+		<-p.from
+		p.from = p.room.late
+	default:
+	}
+}
+
 // arrived says that the answer is here: it is the client now who has it stay.
 func (p *place) arrived() {
-	if p.late != nil {
-		p.late.Stop()
+	if p.timer != nil {
+		p.timer.Stop()
 	}
 }
 
 // leave gives the place to the next.
 func (p *place) leave() {
-	if p.late != nil {
-		p.free()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.from != nil {
+		<-p.from
+		p.from = nil
 	}
 }
 

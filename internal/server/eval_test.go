@@ -290,7 +290,8 @@ func TestEvalAllOfWhoDoesNotRead(t *testing.T) {
 			s := newSite(t, "")
 			domain := &large{Fake: s.Fake}
 			s.server.m = domain
-			ids := s.forkMany(t, 20)
+			const many = maxLarge + 16
+			ids := s.forkMany(t, many)
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/eval", strings.NewReader(evalBody(t, "large", ids...)))
@@ -316,7 +317,7 @@ func TestEvalAllOfWhoDoesNotRead(t *testing.T) {
 					failed++
 				}
 			}
-			if !leaves && (failed > 0 || domain.taken.Load() != 20) {
+			if !leaves && (failed > 0 || domain.taken.Load() != many) {
 				t.Errorf("of %d answers %d failed", domain.taken.Load(), failed)
 			}
 			if leaves && failed == 0 {
@@ -328,7 +329,7 @@ func TestEvalAllOfWhoDoesNotRead(t *testing.T) {
 
 // TestAnswerThatIsGivenUp: who finds no room until long after its time limit is told that, and not that its sandbox is silent.
 func TestAnswerThatIsGivenUp(t *testing.T) {
-	full := make(room, 1)
+	full := room{make(chan struct{}, 1), make(chan struct{}, 1)}
 	first := place{room: full}
 	if err := first.take(t.Context()); err != nil {
 		t.Fatal(err)
@@ -351,15 +352,42 @@ func TestAnswerThatIsGivenUp(t *testing.T) {
 		second.leave()
 	}
 	first.leave()
-	if len(full) != 0 {
-		t.Errorf("%d places are taken after all have left", len(full))
+	if n := len(full.taken) + len(full.late); n != 0 {
+		t.Errorf("%d places are taken after all have left", n)
+	}
+}
+
+// TestFewAreLate: those who take long make room for others, but only as many as fit besides.
+func TestFewAreLate(t *testing.T) {
+	r := room{make(chan struct{}, 1), make(chan struct{}, 1)}
+	var all [3]place
+	for i := range all[:2] {
+		all[i].room = r
+		if err := all[i].take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all[i].beLate()
+	}
+	all[2].room = r
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := all[2].take(ctx); err == nil {
+		t.Error("a third answer was taken")
+	}
+	for i := range all {
+		all[i].leave()
+		all[i].beLate() // when it has left
+	}
+	if n := len(r.taken) + len(r.late); n != 0 {
+		t.Errorf("%d places are taken after all have left", n)
 	}
 }
 
 // TestEvalAllOfLateAnswers: sandboxes that take long to send a large answer do not keep others from sending theirs.
 func TestEvalAllOfLateAnswers(t *testing.T) {
 	s := newSite(t, "")
-	ids := s.forkMany(t, 10)
+	const many = maxLarge + 6
+	ids := s.forkMany(t, many)
 	domain := &large{Fake: s.Fake, late: map[string]bool{}, all: make(chan struct{}), over: make(chan struct{})}
 	for _, id := range ids[:maxLarge+5] {
 		domain.late[id] = true
@@ -374,7 +402,7 @@ func TestEvalAllOfLateAnswers(t *testing.T) {
 	eventually(t, "the answer of the one that is not late", func() bool { return domain.taken.Load() == 1 })
 	close(domain.over)
 	<-done
-	if n := len(answers(t, sent.text.String())); n != 10 {
+	if n := len(answers(t, sent.text.String())); n != many {
 		t.Errorf("%d answers", n)
 	}
 }

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,6 +72,19 @@ func (m *Manifest) ContentHash() string {
 		return m.Memory.Layers[n-1].Digest
 	}
 	return ""
+}
+
+// MachineHash identifies all that a child begins as: the layers of RAM and disk, from the bottom up, and the state of
+// the rest. It is empty while the snapshot is being written.
+func (m *Manifest) MachineHash() string {
+	if m.ContentHash() == "" {
+		return ""
+	}
+	text, err := json.Marshal([]any{m.Engine, m.ISA, m.VCPUs, m.MemoryMiB, m.Root, m.State, m.Memory, m.Scratch})
+	if err != nil {
+		return "" // it holds nothing that could fail
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 // FileRef names contents by size and hash.

@@ -12,7 +12,7 @@ import builtins
 __builtins__ = dict(vars(builtins))
 
 import _random, _socket, ast, binascii, collections, fcntl, functools, gc, io, itertools, json, linecache, marshal, mmap, operator, os, random, re
-import select, signal, socket, struct, sys, traceback, types
+import select, signal, socket, struct, sys, traceback, types, warnings
 
 # Frame types and limits, as in package wire.
 OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN = 3, 4, 18, 19, 48, 49, 50
@@ -318,8 +318,27 @@ def translate(code, name):
     return statements, compile(ast.Expression(last.value), name, "eval") if last else None
 
 
+def translate_for_others(code, name):
+    """Compiles code for processes that are as this one is. Returns text, or raises what keeps them from taking it: what is
+    wrong, or to be told where the code is evaluated, or does not come out as it was."""
+    with warnings.catch_warnings(record=True) as said:
+        translation = translate(code, name)
+    if said:
+        raise said[0].message
+    if unordered(translation):
+        raise ValueError("the order of a set is not kept")
+    return dumped(translation)
+
+
+def unordered(constant):
+    """Reports whether a constant, or one in it, is a set, of which what is written has another order."""
+    if type(constant) is types.CodeType:
+        constant = constant.co_consts
+    return type(constant) is frozenset or type(constant) is tuple and any(map(unordered, constant))
+
+
 def dumped(translation):
-    """Writes what translate returns as text, for a process that is as this one is."""
+    """Writes what translate returns as text."""
     return binascii.b2a_base64(marshal.dumps(translation), newline=False)
 
 
@@ -437,7 +456,7 @@ class Runtime:
         try:
             self.current[0] = number  # from here to the next assignment an interrupt raises KeyboardInterrupt
             if "compile" in request:
-                body = b',"compiled":"%s"' % dumped(translate(request["code"], name))
+                body = b',"compiled":"%s"' % translate_for_others(request["code"], name)
             else:
                 value = self.run(request["code"], name, self.fresh and request.get("compiled"))
                 body = render(value[0], request) if value else b""
@@ -715,7 +734,7 @@ def reseed_steps(page, renewed=()):
     states were overwritten already."""
     steps = [functools.partial(setattr, *reset) for reset in zip(*plain_resets())]
     modules = sys.modules
-    if hasattr(random, "_inst") and random._inst not in renewed:
+    if hasattr(random, "_inst") and not any(random._inst is one for one in renewed):
         steps.append(random_step(page, random._inst))
     if NUMPY in modules:
         steps += numpy_steps(page, modules[NUMPY]._rand, renewed)
@@ -789,20 +808,28 @@ def random_step(page, instance):
 
 
 def numpy_steps(page, state, renewed):
-    """numpy.random's global state."""
-    if state._bit_generator in renewed:
-        return forget_gauss(state)
+    """numpy.random's global state, with the second one of a pair of Gaussian numbers that it may have to give out."""
+    generator = state._bit_generator
+    if any(generator is one for one in renewed):
+        # Other threads may draw meanwhile, so what they have drawn must not come back with that.
+        return [functools.partial(renew_numpy, state, page)] if state.get_state()[3] else []
     try:
         _, address = numpy_state()
     except Exception:
-        return [lambda: state.seed(list(page[SEED_NUMPY][:128].cast("I")))]
-    return [*forget_gauss(state), write_step(bytes_at(address, 2500), 0, page, SEED_NUMPY, 2496)]
-
-
-def forget_gauss(state):
-    """Returns what takes the second one of a pair of Gaussian numbers from numpy's generator, if it has one to give out."""
+        return [functools.partial(renew_numpy, state, page)]
     _, key, position, gauss, _ = state.get_state()
-    return [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
+    steps = [functools.partial(state.set_state, ("MT19937", key, position, 0, 0.0))] if gauss else []
+    return [*steps, write_step(bytes_at(address, 2500), 0, page, SEED_NUMPY, 2496)]
+
+
+def renew_numpy(state, page):
+    """Gives numpy.random's global generator a new state in one step, whatever kind it is of."""
+    words = page[SEED_NUMPY].cast("I").tolist()
+    if state.get_state(legacy=False)["bit_generator"] == "MT19937":
+        state.set_state(("MT19937", words, 624, 0, 0.0))
+    else:
+        generator = state._bit_generator
+        generator.state = type(generator)(words[:32]).state
 
 
 def immortalize():
