@@ -74,6 +74,10 @@ func (t *translator) integer(in *inst) {
 		t.with(amd64.CMP, amd64.W64, t.read(in.Rs1, t0), in.Rs2)
 		t.set(in, amd64.B)
 	case isa.ADD:
+		if in.Rs1 == 0 { // as C.MV has it
+			t.move(in, in.Rs2)
+			return
+		}
 		t.binary(in, amd64.ADD, amd64.W64)
 	case isa.ADDW:
 		t.binary(in, amd64.ADD, amd64.W32)
@@ -108,14 +112,19 @@ func (t *translator) addImmediate(in *inst) {
 		t.ALUMI(amd64.ADD, amd64.W64, x(in.Rd), in.Imm)
 		t.wrote(in.Rd, false)
 	case in.Imm == 0:
-		d, is := t.dest(in.Rd, t0), place{word: t.where[in.Rs1].word, low: t.where[in.Rs1].low}
-		t.halfInto(d, in.Rs1)
-		t.writeAs(in.Rd, d, is)
+		t.move(in, in.Rs1)
 	default:
 		d := t.dest(in.Rd, t0)
 		t.sum(d, in.Rs1, in.Imm)
 		t.write(in.Rd, d)
 	}
+}
+
+// move makes rd what guest register r is.
+func (t *translator) move(in *inst, r uint8) {
+	d, is := t.dest(in.Rd, t0), place{word: t.isWord(r), low: t.where[r].low}
+	t.halfInto(d, r)
+	t.writeAs(in.Rd, d, is)
 }
 
 // constant makes rd the immediate.

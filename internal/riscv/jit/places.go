@@ -256,21 +256,17 @@ func (t *translator) room(r, next uint8) (amd64.Reg, bool) {
 	if own := pinned[r&31]; own != amd64.RAX && t.isFree(own) {
 		return own, true
 	}
-	// Looking into the TLB takes t1.
-	if t.isFree(t1) && next < t.access[t.i+1] {
-		return t1, true
-	}
-	if t.isFree(gp) {
-		return gp, true
-	}
 	victim, farthest := amd64.RAX, next
-	for h, r := range t.holder {
-		h := amd64.Reg(h)
+	for _, h := range spare {
+		r := t.holder[h]
 		switch {
-		case pinned[holders[h]] == amd64.RAX || t.until-t.i < eager && (t.isFree(h) || h == pinned[r&31]):
+		case t.taken&(1<<h) != 0:
+		case h == t1 && next >= t.access[t.i+1]: // looking into the TLB takes it
+		case h == gp && t.group.active:
+		case isHome(h) && t.until-t.i < eager && (r == 0 || pinned[r&31] == h):
 		case t.isFree(h):
 			return h, true
-		case t.taken&(1<<h) == 0 && r != former && t.next[r] > farthest:
+		case r != former && t.next[r] > farthest:
 			victim, farthest = h, t.next[r]
 		}
 	}
@@ -281,13 +277,28 @@ func (t *translator) room(r, next uint8) (amd64.Reg, bool) {
 	return victim, true
 }
 
+// spare are the host registers that may hold any guest register, those first that hold
+// none at the borders of blocks.
+var spare = func() []amd64.Reg {
+	regs := []amd64.Reg{t1, gp}
+	for h, r := range holders {
+		if r != 0 {
+			regs = append(regs, amd64.Reg(h))
+		}
+	}
+	return regs
+}()
+
+// isHome reports whether the host register h holds a guest register at the borders of
+// blocks.
+func isHome(h amd64.Reg) bool { return holders[h] != 0 }
+
 // isFree reports whether the host register h holds nothing that is needed.
 func (t *translator) isFree(h amd64.Reg) bool {
 	if t.holder[h] == former && t.shifts[former] == 0 {
-		t.holder[h] = 0
-		t.where[former].reg = amd64.RAX
+		t.drop(former)
 	}
-	return t.holder[h] == 0 && t.taken&(1<<h) == 0 && !(h == gp && t.group.active)
+	return t.holder[h] == 0 && t.taken&(1<<h) == 0
 }
 
 // evict has the host register h hold nothing.

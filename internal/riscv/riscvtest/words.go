@@ -69,8 +69,13 @@ func (c *Coder) word(regs []uint8) {
 	mask, bits := op.Pattern()
 	in := isa.Decode(bits | c.Rand.Uint32()&^mask)
 	in.Rd, in.Rs1, in.Rs2 = c.pick(regs), c.pick(regs), c.pick(regs)
-	if c.Rand.IntN(3) == 0 {
+	switch c.Rand.IntN(12) {
+	case 0, 1, 2, 3:
 		in.Rs1 = in.Rd
+	case 4:
+		in = isa.Inst{Op: isa.ADD, Rd: in.Rd, Rs2: in.Rs2}
+	case 5:
+		in = isa.Inst{Op: isa.ADDI, Rd: in.Rd, Rs1: in.Rs1}
 	}
 	c.Emit(in)
 }
