@@ -27,7 +27,7 @@ type place struct {
 
 // places are the places of all guest registers. The one beyond them is for the old
 // value of one that pending shifts are of.
-type places [32 + 1]place
+type places [former + 1]place
 
 // state is where everything is.
 type state struct {
@@ -64,18 +64,18 @@ type allocator struct {
 	state
 	holder [16]uint8            // guest register that a host register holds; zero: none
 	taken  uint16               // host registers that the instruction at hand uses
-	next   [33]uint8            // where the value of a guest register is read next
+	next   [former + 1]uint8    // where the value of a guest register is read next
 	until  int                  // index behind the run
 	access [maxRegion + 1]uint8 // where memory is accessed next, by index
 	frozen bool                 // nothing may move
-	shifts [33]uint8            // how many pending shifts are of a guest register
+	shifts [former + 1]uint8    // how many pending shifts are of a guest register
 	states []state
 }
 
 // reset has everything where it is at the borders of blocks.
 func (t *translator) reset() {
 	t.state, t.holder, t.taken = state{where: border}, holders, 0
-	t.shifts = [33]uint8{}
+	t.shifts = [former + 1]uint8{}
 	t.until = t.i
 	for r := range t.next {
 		t.next[r] = never
