@@ -199,6 +199,24 @@ func TestLockstepPrograms(t *testing.T) {
 	}
 }
 
+// TestLockstepWords compares on code as hash functions consist of. It begins with an empty
+// TLB, and some of its accesses cross pages, so that native code is left and comes back in
+// all places.
+func TestLockstepWords(t *testing.T) {
+	programs := uint64(300)
+	if testing.Short() {
+		programs = 60
+	}
+	for seed := range programs {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 14))
+			program := unprivileged(t, rng, seed, (*riscvtest.Coder).Rounds)
+			program.slice = 500
+			program.run(t)
+		})
+	}
+}
+
 // TestLockstepTraps compares on random code in both modes that traps, is
 // interrupted, and changes control registers and page tables.
 func TestLockstepTraps(t *testing.T) {
@@ -234,7 +252,7 @@ func TestLockstepTraps(t *testing.T) {
 // it from spending its time on making them shorter.
 func FuzzLockstep(f *testing.F) {
 	rng := rand.New(rand.NewPCG(14, 15))
-	for seed := range uint64(12) {
+	for seed := range uint64(15) {
 		code := make([]byte, 40+rng.IntN(400))
 		for i := range code {
 			code[i] = byte(rng.Uint32())
@@ -243,7 +261,7 @@ func FuzzLockstep(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, seed uint64, b []byte) {
 		var program *bare
-		switch kind % 4 {
+		switch kind % 5 {
 		case 0:
 			program = privileged(riscvtest.Trapping, riscvtest.Instructions(b), seed, 5_000)
 		case 1:
@@ -253,8 +271,11 @@ func FuzzLockstep(f *testing.F) {
 			program.limit = 20_000
 		case 3:
 			program = unprivileged(t, fromBytes(b, seed), seed, func(c *riscvtest.Coder) { c.Straight(100) })
+		case 4:
+			program = unprivileged(t, fromBytes(b, seed), seed, (*riscvtest.Coder).Rounds)
+			program.slice = 500
 		}
-		program.taught = kind/4%2 == 1
+		program.taught = kind/5%2 == 1
 		program.run(t)
 	})
 }

@@ -96,3 +96,51 @@ func BenchmarkFloat(b *testing.B) {
 		)
 	})
 }
+
+// BenchmarkHash is sixteen rounds of SHA-256 as compilers emit them for a CPU without Zbb:
+// straight lines, two dozen registers, and rotations of three instructions.
+func BenchmarkHash(b *testing.B) {
+	benchmark(b, func(p *riscvtest.Program) {
+		const words, t1, t2, t3, t4 = 31, 5, 6, 14, 15
+		p.LI(words, riscvtest.DataBase)
+		p.LI(riscvtest.RegStack, riscvtest.DataBase+4096)
+		start := p.PC()
+		op := func(op isa.Op, rd, rs1, rs2 uint8) { p.Emit(isa.Inst{Op: op, Rd: rd, Rs1: rs1, Rs2: rs2}) }
+		rotate := func(rd, rs, t uint8, n int32) {
+			p.Emit(isa.Inst{Op: isa.SRLIW, Rd: rd, Rs1: rs, Imm: n}, isa.Inst{Op: isa.SLLIW, Rd: t, Rs1: rs, Imm: 32 - n})
+			op(isa.OR, rd, rd, t)
+		}
+		sigma := func(rs uint8, x, y, z int32) {
+			rotate(t1, rs, t2, x)
+			rotate(t3, rs, t4, y)
+			op(isa.XOR, t1, t1, t3)
+			rotate(t3, rs, t4, z)
+			op(isa.XOR, t1, t1, t3)
+		}
+		state := []uint8{10, 11, 18, 19, 20, 21, 22, 23}
+		for i := range int32(16) {
+			s := func(k int) uint8 { return state[(k+8-int(i)%8)%8] }
+			sigma(s(4), 6, 11, 25)
+			op(isa.AND, t2, s(4), s(5))
+			p.Emit(
+				isa.Inst{Op: isa.XORI, Rd: t3, Rs1: s(4), Imm: -1},
+				isa.Inst{Op: isa.LW, Rd: 28, Rs1: words, Imm: 4 * i},
+				isa.Inst{Op: isa.LW, Rd: 29, Rs1: riscvtest.RegStack, Imm: 4 * i},
+			)
+			op(isa.AND, t3, t3, s(6))
+			op(isa.XOR, t2, t2, t3)
+			for _, t := range []uint8{t1, t2, 28, 29} {
+				op(isa.ADDW, s(7), s(7), t)
+			}
+			op(isa.ADDW, s(3), s(3), s(7))
+			sigma(s(0), 2, 13, 22)
+			op(isa.XOR, t2, s(0), s(1))
+			op(isa.AND, t3, s(0), s(1))
+			op(isa.AND, t2, t2, s(2))
+			op(isa.XOR, t2, t2, t3)
+			op(isa.ADDW, t1, t1, t2)
+			op(isa.ADDW, s(7), s(7), t1)
+		}
+		p.Emit(isa.Inst{Op: isa.JAL, Imm: int32(start - p.PC())})
+	})
+}

@@ -25,6 +25,20 @@ func TestOracleSequences(t *testing.T) {
 	}
 }
 
+// TestOracleWords does the same with code as hash functions consist of.
+func TestOracleWords(t *testing.T) {
+	programs := 12
+	if testing.Short() {
+		programs = 3
+	}
+	for seed := range programs {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(seed), 4))
+			testPrograms(t, rng, 40, (*riscvtest.Coder).Rounds)
+		})
+	}
+}
+
 // TestOracleLoops does the same with loops, calls, computed jumps, and code that
 // rewrites itself.
 func TestOracleLoops(t *testing.T) {

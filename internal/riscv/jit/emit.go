@@ -20,6 +20,9 @@ type translator struct {
 	aways []away
 	links []link
 	after []resumption
+	backs []back
+
+	allocator
 
 	records int // offset of the first record
 
@@ -48,6 +51,9 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 	t.discover(p, native, off)
 	t.group, t.float = group{}, false
 	t.stubs, t.aways, t.links, t.after = t.stubs[:0], t.aways[:0], t.links[:0], t.after[:0]
+	t.backs, t.states = t.backs[:0], t.states[:0]
+	t.i = 0
+	t.reset()
 	for i := range t.seq {
 		if t.seq[i].leader {
 			t.seq[i].label = t.NewLabel()
@@ -90,13 +96,17 @@ func (t *translator) instruction(in *inst) {
 	if in.start {
 		t.charge(in)
 	}
+	t.begin(in)
 	t.execute(in)
+	if in.last || t.seq[t.i+1].start {
+		t.settle()
+	}
 	if t.group.active && t.i >= t.group.end {
 		t.group.active = false
 	}
 	for k := range t.after {
 		if r := &t.after[k]; r.index == t.i+1 && !r.bound {
-			t.Bind(r.label)
+			t.wayBack(r.label)
 			r.bound = true
 		}
 	}

@@ -221,7 +221,7 @@ func (t *translator) moveToX(in *inst, double bool) {
 	if in.Rd == 0 {
 		return
 	}
-	d := dest(in.Rd, t0)
+	d := t.dest(in.Rd, t0)
 	if double {
 		t.MovRM(amd64.W64, d, f(in.Rs1))
 	} else {

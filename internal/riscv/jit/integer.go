@@ -40,27 +40,30 @@ func (t *translator) plain(in *inst) {
 
 // integer emits an operation that writes rd, which is not x0.
 func (t *translator) integer(in *inst) {
+	if t.rotate(in) || t.deferShift(in) {
+		return
+	}
+	t.prepare(in)
 	switch op := in.Op; op {
 	case isa.LUI:
-		if isPinned(in.Rd) {
-			t.MovRI(pinned[in.Rd], int64(in.Imm))
-		} else {
-			t.MovMI(amd64.W64, x(in.Rd), in.Imm)
-		}
+		t.constant(in)
 	case isa.AUIPC:
-		d := dest(in.Rd, t0)
+		d := t.dest(in.Rd, t0)
 		t.MovRM(amd64.W64, d, amd64.At(cx, offBase))
 		t.ALURI(amd64.ADD, amd64.W64, d, int32(in.off)+in.Imm)
 		t.write(in.Rd, d)
 	case isa.ADDI:
 		t.addImmediate(in)
-	case isa.ANDI, isa.ORI, isa.XORI:
-		t.immediate(in, map[isa.Op]amd64.ALU{isa.ANDI: amd64.AND, isa.ORI: amd64.OR, isa.XORI: amd64.XOR}[op])
+	case isa.ANDI:
+		t.immediate(in, amd64.AND)
+	case isa.ORI:
+		t.immediate(in, amd64.OR)
+	case isa.XORI:
+		t.immediate(in, amd64.XOR)
 	case isa.ADDIW:
-		d := dest(in.Rd, t0)
+		d := t.dest(in.Rd, t0)
 		t.sum32(d, in.Rs1, in.Imm)
-		t.MovSX(amd64.W32, d, d)
-		t.write(in.Rd, d)
+		t.writeLow(in.Rd, d)
 	case isa.SLTI, isa.SLTIU:
 		t.ALURI(amd64.CMP, amd64.W64, t.read(in.Rs1, t0), in.Imm)
 		t.set(in, map[isa.Op]amd64.Cond{isa.SLTI: amd64.L, isa.SLTIU: amd64.B}[op])
@@ -70,16 +73,24 @@ func (t *translator) integer(in *inst) {
 	case isa.SLTU:
 		t.with(amd64.CMP, amd64.W64, t.read(in.Rs1, t0), in.Rs2)
 		t.set(in, amd64.B)
-	case isa.ADD, isa.ADDW:
-		t.binary(in, amd64.ADD, op == isa.ADDW)
-	case isa.SUB, isa.SUBW:
-		t.binary(in, amd64.SUB, op == isa.SUBW)
+	case isa.ADD:
+		if in.Rs1 == 0 { // as C.MV has it
+			t.move(in, in.Rs2)
+			return
+		}
+		t.binary(in, amd64.ADD, amd64.W64)
+	case isa.ADDW:
+		t.binary(in, amd64.ADD, amd64.W32)
+	case isa.SUB:
+		t.binary(in, amd64.SUB, amd64.W64)
+	case isa.SUBW:
+		t.binary(in, amd64.SUB, amd64.W32)
 	case isa.AND:
-		t.binary(in, amd64.AND, false)
+		t.bitwise(in, amd64.AND)
 	case isa.OR:
-		t.binary(in, amd64.OR, false)
+		t.bitwise(in, amd64.OR)
 	case isa.XOR:
-		t.binary(in, amd64.XOR, false)
+		t.bitwise(in, amd64.XOR)
 	default:
 		switch {
 		case op >= isa.MUL && op <= isa.REMUW:
@@ -95,74 +106,120 @@ func (t *translator) integer(in *inst) {
 // addImmediate is ADDI, which is also MV and LI.
 func (t *translator) addImmediate(in *inst) {
 	switch {
-	case in.Rs1 == 0 && !isPinned(in.Rd):
-		t.MovMI(amd64.W64, x(in.Rd), in.Imm)
 	case in.Rs1 == 0:
-		t.MovRI(pinned[in.Rd], int64(in.Imm))
-	case in.Rs1 == in.Rd && isPinned(in.Rd):
-		t.ALURI(amd64.ADD, amd64.W64, pinned[in.Rd], in.Imm)
-	case in.Rs1 == in.Rd:
+		t.constant(in)
+	case t.inMemory(in):
 		t.ALUMI(amd64.ADD, amd64.W64, x(in.Rd), in.Imm)
+		t.wrote(in.Rd, false)
 	case in.Imm == 0:
-		t.write(in.Rd, t.read(in.Rs1, dest(in.Rd, t0)))
+		t.move(in, in.Rs1)
 	default:
-		d := dest(in.Rd, t0)
+		d := t.dest(in.Rd, t0)
 		t.sum(d, in.Rs1, in.Imm)
 		t.write(in.Rd, d)
 	}
 }
 
-func (t *translator) immediate(in *inst, op amd64.ALU) {
-	if in.Rs1 == in.Rd && !isPinned(in.Rd) {
-		t.ALUMI(op, amd64.W64, x(in.Rd), in.Imm)
+// move makes rd what guest register r is.
+func (t *translator) move(in *inst, r uint8) {
+	d, is := t.dest(in.Rd, t0), place{word: t.isWord(r), low: t.where[r].low}
+	t.halfInto(d, r)
+	t.writeAs(in.Rd, d, is)
+}
+
+// constant makes rd the immediate.
+func (t *translator) constant(in *inst) {
+	d := t.dest(in.Rd, t0)
+	if d == t0 {
+		t.MovMI(amd64.W64, x(in.Rd), in.Imm)
+		t.wrote(in.Rd, true)
 		return
 	}
-	d := dest(in.Rd, t0)
-	t.readInto(d, in.Rs1)
-	t.ALURI(op, amd64.W64, d, in.Imm)
-	t.write(in.Rd, d)
+	t.MovRI(d, int64(in.Imm))
+	t.writeWord(in.Rd, d)
+}
+
+// inMemory reports whether an operation on rd is best done where that lies in memory.
+func (t *translator) inMemory(in *inst) bool {
+	return in.Rs1 == in.Rd && !t.isHeld(in.Rd) && in.nextD == never && !isPinned(in.Rd)
+}
+
+func (t *translator) immediate(in *inst, op amd64.ALU) {
+	word, low := t.isWord(in.Rs1), t.where[in.Rs1].low
+	if t.inMemory(in) {
+		t.ALUMI(op, amd64.W64, x(in.Rd), in.Imm)
+		t.wrote(in.Rd, word)
+		return
+	}
+	d := t.dest(in.Rd, t0)
+	switch {
+	case op == amd64.AND && in.Imm >= 0:
+		t.halfInto(d, in.Rs1)
+		t.ALURI(op, amd64.W32, d, in.Imm)
+		t.writeWord(in.Rd, d)
+	case low:
+		t.halfInto(d, in.Rs1)
+		t.ALURI(op, amd64.W32, d, in.Imm)
+		t.writeLow(in.Rd, d)
+	default:
+		t.readInto(d, in.Rs1)
+		t.ALURI(op, amd64.W64, d, in.Imm)
+		t.writeAs(in.Rd, d, place{word: word})
+	}
 }
 
 // set makes rd 1 if the condition holds, else 0.
 func (t *translator) set(in *inst, c amd64.Cond) {
 	t.Setcc(c, t0)
-	d := dest(in.Rd, t0)
+	d := t.dest(in.Rd, t0)
 	t.MovZX(amd64.W8, d, t0)
-	t.write(in.Rd, d)
+	t.writeWord(in.Rd, d)
 }
 
-// binary emits rd = rs1 op rs2; word is for the lower half, sign-extended.
-func (t *translator) binary(in *inst, op amd64.ALU, word bool) {
-	w := amd64.W64
-	if word {
-		w = amd64.W32
+// bitwise emits AND, OR and XOR, which of two words make one.
+func (t *translator) bitwise(in *inst, op amd64.ALU) {
+	if t.isWord(in.Rs1) && t.isWord(in.Rs2) && (t.where[in.Rs1].low || t.where[in.Rs2].low) {
+		t.binary(in, op, amd64.W32)
+		return
 	}
-	d, a, b := dest(in.Rd, t0), in.Rs1, in.Rs2
+	word := t.isWord(in.Rs1) && t.isWord(in.Rs2)
+	t.binary(in, op, amd64.W64)
+	t.where[in.Rd].word = word
+}
+
+// binary emits rd = rs1 op rs2; of a width of 32 bits, the sign-extension.
+func (t *translator) binary(in *inst, op amd64.ALU, w amd64.Width) {
+	a, b := in.Rs1, in.Rs2
 	if a != in.Rd && b == in.Rd && op != amd64.SUB {
 		a, b = b, a
 	}
+	if w == amd64.W64 {
+		t.whole(a)
+		t.whole(b)
+	}
+	var d amd64.Reg
 	switch {
-	case op == amd64.ADD && a != in.Rd && isPinned(a) && isPinned(b):
-		t.Lea(w, d, amd64.AtIndex(pinned[a], pinned[b], 1, 0))
+	case op == amd64.ADD && a != in.Rd && t.isHeld(a) && t.isHeld(b):
+		d = t.dest(in.Rd, t0)
+		t.Lea(w, d, amd64.AtIndex(t.where[a].reg, t.where[b].reg, 1, 0))
 	case b == in.Rd && a != in.Rd: // would be overwritten before it is read
-		t.readInto(t0, a)
-		t.with(op, w, t0, b)
-		if word {
-			t.MovSX(amd64.W32, t0, t0)
-		}
-		t.write(in.Rd, t0)
-		return
-	case a == in.Rd && !isPinned(a) && !word && b != 0:
-		t.ALUMR(op, w, x(a), t.read(b, t0))
+		d = t0
+		t.halfInto(d, a)
+		t.with(op, w, d, b)
+	case w == amd64.W64 && b != 0 && t.inMemory(in):
+		t.ALUMR(op, w, x(a), t.half(b, t0))
+		t.wrote(in.Rd, false)
 		return
 	default:
-		t.readInto(d, a)
+		d = t.dest(in.Rd, t0)
+		t.halfInto(d, a)
 		t.with(op, w, d, b)
 	}
-	if word {
-		t.MovSX(amd64.W32, d, d)
+	if w == amd64.W32 {
+		t.writeLow(in.Rd, d)
+	} else {
+		t.write(in.Rd, d)
 	}
-	t.write(in.Rd, d)
 }
 
 // shifting describes a shift or rotation.
@@ -197,40 +254,41 @@ var shifts = [isa.NumOps]shifting{
 // shift emits a shift or rotation. The host takes the same bits of the count as
 // the guest.
 func (t *translator) shift(in *inst, s shifting) {
-	d := dest(in.Rd, t0)
+	var d amd64.Reg
+	if s.width == amd64.W64 {
+		t.whole(in.Rs1)
+	}
 	switch {
 	case s.immediate:
-		t.readInto(d, in.Rs1)
+		d = t.dest(in.Rd, t0)
+		t.halfInto(d, in.Rs1)
 		t.ShiftRI(s.op, s.width, d, uint8(in.Imm))
 	case s.rotate:
-		t.readInto(amd64.RCX, in.Rs2)
 		d = t0
+		t.readInto(amd64.RCX, in.Rs2)
 		t.readInto(d, in.Rs1)
 		t.ShiftRCL(s.op, s.width, d)
 	default:
-		t.ShiftX(s.op, s.width, d, t.read(in.Rs1, t0), t.read(in.Rs2, t1))
+		count := t.second(in.Rs2)
+		from := t.half(in.Rs1, t0)
+		d = t.dest(in.Rd, t0)
+		t.ShiftX(s.op, s.width, d, from, count)
 	}
-	// What has been shifted to the right, by at least one, is positive.
-	if s.width == amd64.W32 && !(s.immediate && s.op == amd64.SHR && in.Imm != 0) {
-		t.MovSX(amd64.W32, d, d)
+	switch {
+	case s.width == amd64.W64:
+		t.write(in.Rd, d)
+	case s.immediate && s.op == amd64.SHR && in.Imm != 0: // which is positive
+		t.writeWord(in.Rd, d)
+	default:
+		t.writeLow(in.Rd, d)
 	}
-	t.write(in.Rd, d)
 }
 
 // multiply emits the M extension.
 func (t *translator) multiply(in *inst) {
 	switch in.Op {
 	case isa.MUL, isa.MULW:
-		t.readInto(t0, in.Rs1)
-		w := amd64.W64
-		if in.Op == isa.MULW {
-			w = amd64.W32
-		}
-		t.ImulRR(w, t0, t.read(in.Rs2, t1))
-		if w == amd64.W32 {
-			t.MovSX(w, t0, t0)
-		}
-		t.write(in.Rd, t0)
+		t.product(in)
 	case isa.MULH:
 		t.readInto(t0, in.Rs1)
 		t.Imul(amd64.W64, t.read(in.Rs2, t1))
@@ -251,6 +309,21 @@ func (t *translator) multiply(in *inst) {
 	default:
 		t.divide(in)
 	}
+}
+
+// product is MUL and MULW.
+func (t *translator) product(in *inst) {
+	factor := t.second(in.Rs2)
+	if in.Op == isa.MULW {
+		t.halfInto(t0, in.Rs1)
+		t.ImulRR(amd64.W32, t0, factor)
+		t.writeLow(in.Rd, t0)
+		return
+	}
+	t.whole(in.Rs2)
+	t.readInto(t0, in.Rs1)
+	t.ImulRR(amd64.W64, t0, factor)
+	t.write(in.Rd, t0)
 }
 
 // divide emits divisions and remainders, which never trap (unpriv 13.2): the
@@ -333,7 +406,9 @@ func (t *translator) bits(in *inst) {
 		t.bit(map[isa.Op]isa.Op{isa.BCLRI: isa.BCLR, isa.BEXTI: isa.BEXT, isa.BINVI: isa.BINV, isa.BSETI: isa.BSET}[in.Op], t1)
 		t.write(in.Rd, t0)
 	case isa.ANDN:
-		t.Andn(amd64.W64, t0, t.read(in.Rs2, t0), t.read(in.Rs1, t1))
+		t.whole(in.Rs1)
+		kept := t.second(in.Rs1)
+		t.Andn(amd64.W64, t0, t.read(in.Rs2, t0), kept)
 		t.write(in.Rd, t0)
 	case isa.ORN, isa.XNOR:
 		t.readInto(t0, in.Rs2)
@@ -341,7 +416,8 @@ func (t *translator) bits(in *inst) {
 		t.with(map[isa.Op]amd64.ALU{isa.ORN: amd64.OR, isa.XNOR: amd64.XOR}[in.Op], amd64.W64, t0, in.Rs1)
 		t.write(in.Rd, t0)
 	default:
-		t.unary(in, t.read(in.Rs1, t0), dest(in.Rd, t0))
+		from := t.read(in.Rs1, t0)
+		t.unary(in, from, t.dest(in.Rd, t0))
 	}
 }
 
@@ -393,14 +469,15 @@ func (t *translator) shiftAdd(in *inst) {
 	case isa.ADD_UW, isa.SH1ADD_UW, isa.SH2ADD_UW, isa.SH3ADD_UW:
 		cut = true
 	}
-	index := t0
+	t.whole(in.Rs2)
+	to, index := t.second(in.Rs2), t0
 	if cut {
 		t.sum32(t0, in.Rs1, 0)
 	} else {
 		index = t.read(in.Rs1, t0)
 	}
-	d := dest(in.Rd, t0)
-	t.Lea(amd64.W64, d, amd64.AtIndex(t.read(in.Rs2, t1), index, scale, 0))
+	d := t.dest(in.Rd, t0)
+	t.Lea(amd64.W64, d, amd64.AtIndex(to, index, scale, 0))
 	t.write(in.Rd, d)
 }
 

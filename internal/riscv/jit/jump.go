@@ -98,7 +98,7 @@ func (t *translator) jumpFar() {
 
 // link sets rd to the address behind the instruction.
 func (t *translator) link(in *inst) {
-	d := dest(in.Rd, t1)
+	d := t.dest(in.Rd, t1)
 	t.MovRM(amd64.W64, d, amd64.At(cx, offBase))
 	t.ALURI(amd64.ADD, amd64.W64, d, in.next())
 	t.write(in.Rd, d)
@@ -114,11 +114,14 @@ func (t *translator) indirect(in *inst) {
 	t.jumpFar()
 }
 
-var conditions = map[isa.Op]amd64.Cond{
+var conditions = [isa.NumOps]amd64.Cond{
 	isa.BEQ: amd64.E, isa.BNE: amd64.NE, isa.BLT: amd64.L, isa.BGE: amd64.GE, isa.BLTU: amd64.B, isa.BGEU: amd64.AE,
 }
 
 func (t *translator) branch(in *inst) {
+	t.prepare(in)
+	t.computeAll()
 	t.compare(in.Rs1, in.Rs2)
+	t.settle()
 	t.branchTo(conditions[in.Op], int32(in.off)+in.Imm)
 }

@@ -37,12 +37,16 @@ var accesses = [isa.NumOps]access{
 
 // memory emits a load or store.
 func (t *translator) memory(in *inst, a access) {
+	if !a.float {
+		t.prepare(in)
+	}
 	// Whoever stops in a group goes on behind it, so the group comes first.
 	begins := !t.group.active && t.formGroup(in, a)
 	if a.float {
 		t.useFloat()
 	}
 	if begins {
+		t.vacate(gp)
 		t.Lea(amd64.W64, gp, t.probe(in.Rs1, t.group.low, t.group.size, t.group.store))
 	}
 	var m amd64.Mem
@@ -65,6 +69,14 @@ func (t *translator) memory(in *inst, a access) {
 // returns where they lie, in terms of t1 and perhaps t0. What the TLB does not
 // have, or crosses pages, Go does.
 func (t *translator) probe(base uint8, low, size int32, store bool) amd64.Mem {
+	// All moves come before the first time: later ones might be the first.
+	t.computeOf(former)
+	t.vacate(t1)
+	t.whole(base)
+	if !t.isHeld(base) {
+		t.fetch(base)
+	}
+	t.frozen = true
 	again := t.NewLabel()
 	t.Bind(again)
 	bank := int32(offLoads)
@@ -79,24 +91,9 @@ func (t *translator) probe(base uint8, low, size int32, store bool) amd64.Mem {
 	t.ALURM(amd64.CMP, amd64.W64, t0, amd64.At(t1, entryTag))
 	t.Jcc(amd64.NE, t.missed(again, base, low, size, store))
 	t.MovRM(amd64.W64, t1, amd64.At(t1, entryTo))
-	return amd64.AtIndex(t1, t.read(base, t0), 1, low)
-}
-
-// sum32 is sum for the lower half.
-func (t *translator) sum32(dst amd64.Reg, r uint8, imm int32) {
-	switch {
-	case isPinned(r) && imm != 0:
-		t.Lea(amd64.W32, dst, amd64.At(pinned[r], imm))
-	case isPinned(r):
-		t.MovRR(amd64.W32, dst, pinned[r])
-	case r == 0:
-		t.MovRI(dst, int64(uint32(imm)))
-	default:
-		t.MovRM(amd64.W32, dst, x(r))
-		if imm != 0 {
-			t.ALURI(amd64.ADD, amd64.W32, dst, imm)
-		}
-	}
+	m := amd64.AtIndex(t1, t.read(base, t0), 1, low)
+	t.frozen = false
+	return m
 }
 
 // load finishes a load from m into an integer register.
@@ -104,16 +101,18 @@ func (t *translator) load(in *inst, a access, m amd64.Mem) {
 	if in.Rd == 0 {
 		return // it was the access that mattered
 	}
-	d := dest(in.Rd, t0)
+	d := t.dest(in.Rd, t0)
 	switch {
 	case a.signed:
 		t.MovSXM(a.width, d, m)
+		t.writeWord(in.Rd, d)
 	case a.width < amd64.W32:
 		t.MovZXM(a.width, d, m)
+		t.writeWord(in.Rd, d)
 	default:
 		t.MovRM(a.width, d, m)
+		t.write(in.Rd, d)
 	}
-	t.write(in.Rd, d)
 }
 
 // store finishes a store to m.
@@ -121,8 +120,11 @@ func (t *translator) store(in *inst, a access, m amd64.Mem) {
 	switch {
 	case !a.float && in.Rs2 == 0:
 		t.MovMI(a.width, m, 0)
-	case !a.float && isPinned(in.Rs2):
-		t.MovMR(a.width, m, pinned[in.Rs2])
+	case !a.float && (t.isHeld(in.Rs2) || t.fetch(in.Rs2)):
+		if a.width == amd64.W64 {
+			t.whole(in.Rs2)
+		}
+		t.MovMR(a.width, m, t.where[in.Rs2].reg)
 	default:
 		if m.Index == t0 && m.Scale != 0 {
 			t.Lea(amd64.W64, t1, m)

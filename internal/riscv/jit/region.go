@@ -24,6 +24,9 @@ type inst struct {
 	left   uint8  // instructions from here to the end of the block
 	jump   int32  // where control goes after it if last, as an offset in the page; or nowhere
 	label  amd64.Label
+
+	// Where the values of its registers are read next, as far as those may move.
+	next1, next2, nextD uint8
 }
 
 // nowhere is the jump of an instruction that control does not run off.

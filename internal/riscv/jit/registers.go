@@ -10,8 +10,8 @@ import (
 // holds guest registers; see pinned.
 const (
 	t0 = amd64.RAX // scratch
-	t1 = amd64.RDX // scratch
-	gp = amd64.RCX // host address of the active group, else scratch
+	t1 = amd64.RDX // scratch, or a guest register inside of a block
+	gp = amd64.RCX // host address of the active group, else as t1
 	hp = amd64.RBX // the hart, plus bias
 	cx = amd64.RBP // the Context
 	nr = amd64.R15 // instructions that may still be executed
@@ -20,9 +20,9 @@ const (
 // bias lets one-byte displacements reach all integer registers.
 const bias = 128
 
-// pinned are the guest registers that live in host registers, everywhere: code
-// thus has no state at the borders of blocks. They are those that compilers use
-// most, and that compressed instructions can name.
+// pinned are the guest registers that live in host registers at the borders of
+// blocks, everywhere. They are those that compilers use most, and that compressed
+// instructions can name.
 var pinned = [32]amd64.Reg{
 	2:  amd64.R14,
 	8:  amd64.R12,
@@ -35,8 +35,8 @@ var pinned = [32]amd64.Reg{
 	15: amd64.R11,
 }
 
-// isPinned reports whether guest register r lives in a host register. (RAX, the
-// zero value, never holds one.)
+// isPinned reports whether guest register r lives in a host register at the borders
+// of blocks. (RAX, the zero value, never holds one.)
 func isPinned(r uint8) bool { return pinned[r&31] != amd64.RAX }
 
 // x is where a guest register lies in memory.
@@ -45,50 +45,46 @@ func x(r uint8) amd64.Mem { return amd64.At(hp, 8*int32(r)-bias) }
 // read returns a host register with the value of guest register r, scratch if
 // it has to be loaded.
 func (t *translator) read(r uint8, scratch amd64.Reg) amd64.Reg {
+	t.whole(r)
+	return t.half(r, scratch)
+}
+
+// half is read for who needs only the lower half.
+func (t *translator) half(r uint8, scratch amd64.Reg) amd64.Reg {
 	switch {
 	case r == 0:
 		t.MovRI(scratch, 0)
-	case isPinned(r):
-		return pinned[r]
-	default:
-		t.MovRM(amd64.W64, scratch, x(r))
+		return scratch
+	case t.isHeld(r) || t.fetch(r):
+		return t.where[r].reg
 	}
+	t.MovRM(amd64.W64, scratch, x(r))
 	return scratch
 }
 
 // readInto moves the value of guest register r to a host register.
 func (t *translator) readInto(dst amd64.Reg, r uint8) {
-	if s := t.read(r, dst); s != dst {
+	t.whole(r)
+	t.halfInto(dst, r)
+}
+
+// halfInto is readInto for who needs only the lower half.
+func (t *translator) halfInto(dst amd64.Reg, r uint8) {
+	if s := t.half(r, dst); s != dst {
 		t.MovRR(amd64.W64, dst, s)
-	}
-}
-
-// dest returns the host register to compute guest register r in.
-func dest(r uint8, scratch amd64.Reg) amd64.Reg {
-	if isPinned(r) {
-		return pinned[r]
-	}
-	return scratch
-}
-
-// write makes s the value of guest register r.
-func (t *translator) write(r uint8, s amd64.Reg) {
-	switch {
-	case r == 0 || isPinned(r) && pinned[r] == s:
-	case isPinned(r):
-		t.MovRR(amd64.W64, pinned[r], s)
-	default:
-		t.MovMR(amd64.W64, x(r), s)
 	}
 }
 
 // with applies op to dst and guest register r.
 func (t *translator) with(op amd64.ALU, w amd64.Width, dst amd64.Reg, r uint8) {
+	if w == amd64.W64 {
+		t.whole(r)
+	}
 	switch {
 	case r == 0:
 		t.ALURI(op, w, dst, 0)
-	case isPinned(r):
-		t.ALURR(op, w, dst, pinned[r])
+	case t.isHeld(r) || t.fetch(r):
+		t.ALURR(op, w, dst, t.where[r].reg)
 	default:
 		t.ALURM(op, w, dst, x(r))
 	}
@@ -96,9 +92,10 @@ func (t *translator) with(op amd64.ALU, w amd64.Width, dst amd64.Reg, r uint8) {
 
 // sum leaves guest register r plus imm in dst.
 func (t *translator) sum(dst amd64.Reg, r uint8, imm int32) {
+	t.whole(r)
 	switch {
-	case isPinned(r) && imm != 0:
-		t.Lea(amd64.W64, dst, amd64.At(pinned[r], imm))
+	case imm != 0 && (t.isHeld(r) || t.fetch(r)) && t.where[r].reg != dst:
+		t.Lea(amd64.W64, dst, amd64.At(t.where[r].reg, imm))
 	default:
 		t.readInto(dst, r)
 		if imm != 0 {
@@ -107,16 +104,42 @@ func (t *translator) sum(dst amd64.Reg, r uint8, imm int32) {
 	}
 }
 
+// sum32 is sum for the lower half.
+func (t *translator) sum32(dst amd64.Reg, r uint8, imm int32) {
+	switch {
+	case r == 0:
+		t.MovRI(dst, int64(uint32(imm)))
+	case (t.isHeld(r) || t.fetch(r)) && t.where[r].reg == dst && imm != 0:
+		t.ALURI(amd64.ADD, amd64.W32, dst, imm)
+	case t.isHeld(r) && imm != 0:
+		t.Lea(amd64.W32, dst, amd64.At(t.where[r].reg, imm))
+	case t.isHeld(r):
+		t.MovRR(amd64.W32, dst, t.where[r].reg)
+	default:
+		t.MovRM(amd64.W32, dst, x(r))
+		if imm != 0 {
+			t.ALURI(amd64.ADD, amd64.W32, dst, imm)
+		}
+	}
+}
+
 // compare sets the flags for guest registers a and b.
 func (t *translator) compare(a, b uint8) {
+	w := amd64.W64
+	if t.isWord(a) && t.isWord(b) && (t.where[a].low || t.where[b].low) {
+		w = amd64.W32 // the order is the same
+	} else {
+		t.whole(a)
+		t.whole(b)
+	}
 	switch {
-	case b == 0 && isPinned(a):
-		t.TestRR(amd64.W64, pinned[a], pinned[a])
+	case b == 0 && t.isHeld(a):
+		t.TestRR(w, t.where[a].reg, t.where[a].reg)
 	case b == 0 && a != 0:
-		t.ALUMI(amd64.CMP, amd64.W64, x(a), 0)
-	case !isPinned(a) && a != 0 && isPinned(b):
-		t.ALUMR(amd64.CMP, amd64.W64, x(a), pinned[b])
+		t.ALUMI(amd64.CMP, w, x(a), 0)
+	case !t.isHeld(a) && a != 0 && t.isHeld(b):
+		t.ALUMR(amd64.CMP, w, x(a), t.where[b].reg)
 	default:
-		t.with(amd64.CMP, amd64.W64, t.read(a, t0), b)
+		t.with(amd64.CMP, w, t.half(a, t0), b)
 	}
 }

@@ -14,6 +14,13 @@ import (
 type stub struct {
 	label amd64.Label
 	site  site
+	state int
+}
+
+// back is a way back from Go to a label.
+type back struct {
+	label, to amd64.Label
+	state     int
 }
 
 // resumption is a label in front of an instruction of the layout.
@@ -26,8 +33,21 @@ type resumption struct {
 // stop returns a label that returns to Go for the reason s.
 func (t *translator) stop(s site) amd64.Label {
 	l := t.NewLabel()
-	t.stubs = append(t.stubs, stub{l, s})
+	t.stubs = append(t.stubs, stub{l, s, t.snapshot()})
 	return l
+}
+
+// wayBack binds a label, which Go comes back to, to what comes next.
+func (t *translator) wayBack(l amd64.Label) {
+	t.computeOf(former) // which nothing in memory would bring back
+	state := t.snapshot()
+	if state == settled {
+		t.Bind(l)
+		return
+	}
+	here := t.NewLabel()
+	t.Bind(here)
+	t.backs = append(t.backs, back{l, here, state})
 }
 
 // slow returns a label where Go executes the instruction at hand, and those up
@@ -70,7 +90,13 @@ func (t *translator) resumeAt(index int) amd64.Label {
 // base.
 func (t *translator) missed(probe amd64.Label, base uint8, low, size int32, store bool) amd64.Label {
 	l := t.slow()
-	s := &t.stubs[len(t.stubs)-1].site
+	stub := &t.stubs[len(t.stubs)-1]
+	if stub.state != settled {
+		inner := probe
+		probe = t.NewLabel()
+		t.backs = append(t.backs, back{probe, inner, stub.state})
+	}
+	s := &stub.site
 	// Inside of a group gp is to be kept meanwhile.
 	s.keep = t.group.active && t.group.base != base
 	s.probe, s.base, s.low, s.last, s.store = uint32(probe)+1, base, int16(low), uint8(size-1), store
@@ -79,27 +105,29 @@ func (t *translator) missed(probe amd64.Label, base uint8, low, size int32, stor
 	return l
 }
 
-// emitStubs emits the returns to Go and, behind them, their records.
+// emitStubs makes room for the records of the returns to Go, and emits the returns and
+// the ways back.
 func (t *translator) emitStubs() {
-	const stubSize, keepSize = 10, 4
-	t.records = t.Len() + stubSize*len(t.stubs)
+	t.records = t.Len()
+	t.Nop(siteSize * len(t.stubs))
 	for i := range t.stubs {
-		if t.stubs[i].site.keep {
-			t.records += keepSize
-		}
-	}
-	for i := range t.stubs {
-		t.Bind(t.stubs[i].label)
-		if t.stubs[i].site.keep {
+		s := &t.stubs[i]
+		t.Bind(s.label)
+		if s.site.keep {
 			t.MovMR(amd64.W64, amd64.At(cx, offKept), gp)
+		}
+		if s.state != settled {
+			t.restore(s.state)
+			t.settle()
 		}
 		t.MovRI(amd64.RCX, int64(t.arena.used+t.records+i*siteSize))
 		t.JmpTo(t.arena.leave)
 	}
-	if t.Overflow() {
-		return
+	for _, b := range t.backs {
+		t.Bind(b.label)
+		t.unsettle(&t.states[b.state])
+		t.Jmp(b.to)
 	}
-	t.Nop(t.records + siteSize*len(t.stubs) - t.Len())
 }
 
 // emitSites writes the records of the returns to Go, once all labels are known.

@@ -89,6 +89,8 @@ func (c *Coder) piece(counter uint8) {
 		if c.Rand.IntN(3) == 0 {
 			c.rewrite()
 		}
+	case 3:
+		c.Words(5 + c.Rand.IntN(80))
 	}
 	c.Straight(3 + c.Rand.IntN(25))
 }

@@ -29,7 +29,7 @@ func decode(code []byte, f func(at int, in isa.Inst)) {
 // TestCodeIsRepeatable: the same seed gives the same program, another one
 // another.
 func TestCodeIsRepeatable(t *testing.T) {
-	for name, piece := range map[string]func(*Coder){"loops": (*Coder).Loops, "straight": func(c *Coder) { c.Straight(100) }} {
+	for name, piece := range map[string]func(*Coder){"loops": (*Coder).Loops, "straight": func(c *Coder) { c.Straight(100) }, "rounds": (*Coder).Rounds} {
 		a, b, other := coder(1), coder(1), coder(2)
 		piece(a)
 		piece(b)
@@ -46,6 +46,7 @@ func TestCodeKeepsRegisters(t *testing.T) {
 	c := coder(3)
 	c.Kept = []uint8{20}
 	c.Straight(20_000)
+	c.Words(5_000)
 	seen := make(map[isa.Op]bool)
 	decode(c.Code, func(at int, in isa.Inst) {
 		seen[in.Op] = true

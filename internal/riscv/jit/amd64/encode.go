@@ -158,12 +158,19 @@ const (
 // vex appends an instruction of the opcode map 0F38 with three registers. Of e,
 // only the opcode, rexW and bad count.
 func (a *Asm) vex(e enc, pp byte, reg, v, rm Reg) {
+	a.vexHead(e, 2, pp, reg, v, rm)
+	a.end(5)
+}
+
+// vexHead encodes an instruction of an opcode map, 2 for 0F38 and 3 for 0F3A, up to its
+// immediate.
+func (a *Asm) vexHead(e enc, opcodes, pp byte, reg, v, rm Reg) *slot {
 	a.seen |= e
 	p := a.slot()
 	p[0] = 0xC4
-	p[1] = 0xE2 ^ byte(reg&8)<<4 ^ byte(rm&8)<<2
+	p[1] = 0xE0 | opcodes ^ byte(reg&8)<<4 ^ byte(rm&8)<<2
 	p[2] = byte(e>>10)&0x80 | byte(^v&15)<<3 | pp
 	p[3] = byte(e)
 	p[4] = 0xC0 | byte(reg&7)<<3 | byte(rm&7)
-	a.end(5)
+	return p
 }

@@ -298,6 +298,13 @@ func (f *forms) shifts() {
 		f.rrr(shiftNames[op]+"x", func(a *Asm, w Width, d, s, c Reg) { a.ShiftX(op, w, d, s, c) })
 	}
 	f.rrr("andn", (*Asm).Andn)
+	for _, w := range fullSize {
+		regs(func(d Reg) {
+			regs(func(s Reg) {
+				f.add(func(a *Asm) { a.Rorx(w, d, s, 25) }, "rorx %s,%s,0x19", gp(w, d), gp(w, s))
+			})
+		})
+	}
 }
 
 // rrr adds name for triples of registers that differ in their high bits.

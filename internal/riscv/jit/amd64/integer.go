@@ -133,6 +133,13 @@ func (a *Asm) ShiftX(op Shift, w Width, dst, src, count Reg) {
 	a.vex(e, pp, dst, count, src)
 }
 
+// Rorx is dst = src rotated right by n, the flags left alone, for W32 and W64. Needs BMI2.
+func (a *Asm) Rorx(w Width, dst, src Reg, n uint8) {
+	p := a.vexHead(0xF0|quad[w&15], 3, vexF2, dst, 0, src)
+	p[5] = n
+	a.end(6)
+}
+
 // ImulRR is dst = dst * src. w is not W8.
 func (a *Asm) ImulRR(w Width, dst, src Reg) { a.opRR(0xAF|esc|wide[w&15], dst, src) }
 
