@@ -26,7 +26,7 @@ type arrival struct {
 
 // expected is a sandbox that a cell is to tell of, and what is listed until then.
 type expected struct {
-	*listing
+	listing
 	box *box
 }
 
@@ -103,7 +103,7 @@ func (m *Manager) expect(cells []*cell.Cell, lost map[string]error) (list []*arr
 
 // awaits reports whether a sandbox is to be told of by its cell. One that was paused is not, nor one of
 // a workspace that there is not, which nobody could end.
-func (m *Manager) awaits(has *listing) bool {
+func (m *Manager) awaits(has listing) bool {
 	if has.state != "" {
 		return false
 	}
@@ -114,7 +114,7 @@ func (m *Manager) awaits(has *listing) bool {
 }
 
 // await lists a sandbox that a cell is yet to tell of.
-func (m *Manager) await(has *listing, a *arrival) {
+func (m *Manager) await(has listing, a *arrival) {
 	b := m.outline(has)
 	b.arrival = a
 	b.inhabit(a.cell.Untold())

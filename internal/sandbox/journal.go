@@ -162,7 +162,7 @@ func (j *journal) outdated(id string, made time.Time) bool {
 }
 
 // sandboxes returns what was noted of sandboxes that are not gone.
-func (j *journal) sandboxes() []*listing {
+func (j *journal) sandboxes() []listing {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.known.sandboxes()

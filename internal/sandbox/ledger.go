@@ -189,12 +189,12 @@ func (l *ledger) note(id string, e *entry) bool {
 }
 
 // sandboxes returns those that are listed: first those that have ended, in that order.
-func (l *ledger) sandboxes() []*listing {
-	all := make([]*listing, 0, len(l.listed))
+func (l *ledger) sandboxes() []listing {
+	all := make([]listing, 0, len(l.listed))
 	for _, has := range l.listed {
-		all = append(all, has)
+		all = append(all, *has)
 	}
-	slices.SortFunc(all, func(a, b *listing) int {
+	slices.SortFunc(all, func(a, b listing) int {
 		if (a.state == "") != (b.state == "") {
 			return cmp.Compare(b.state, a.state)
 		}

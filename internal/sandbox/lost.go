@@ -14,7 +14,7 @@ var errNoRecord = fmt.Errorf("%w: there is no record of it", cell.ErrLost)
 
 // mourn has a sandbox be listed as ended that an earlier daemon knew and no cell brings back, for a reason
 // unless it had ended before. was is what is listed in its place; if that is not any more it was killed.
-func (m *Manager) mourn(has *listing, was *box, why error) {
+func (m *Manager) mourn(has listing, was *box, why error) {
 	if m.pausedSince(has) {
 		m.journal.gone("", has.id)
 		return
@@ -33,13 +33,13 @@ func (m *Manager) mourn(has *listing, was *box, why error) {
 }
 
 // pausedSince reports whether a sandbox was paused after it had begun to run, and did not run again.
-func (m *Manager) pausedSince(has *listing) bool {
+func (m *Manager) pausedSince(has listing) bool {
 	r, ok := m.saved(has.id)
 	return ok && r.PausedAt.After(has.Restored)
 }
 
 // outline returns a sandbox of which is only known what the journal tells, and when it was paused, if ever.
-func (m *Manager) outline(e *listing) *box {
+func (m *Manager) outline(e listing) *box {
 	man := &snapshot.Manifest{VCPUs: e.VCPUs, MemoryMiB: e.MemoryMiB, BranchedFrom: e.Source}
 	man.Scratch.Pages = page.Number(e.DiskMiB) << (20 - page.Shift)
 	last, _ := m.saved(e.id)
@@ -50,7 +50,7 @@ func (m *Manager) outline(e *listing) *box {
 
 // remember lists a sandbox that has ended, of which nothing is left but what the journal tells, and what is kept of
 // its last pause, in the place of what is listed of it. It reports false if that is not any more.
-func (m *Manager) remember(e *listing, was *box, state State, reason string) bool {
+func (m *Manager) remember(e listing, was *box, state State, reason string) bool {
 	b := m.outline(e)
 	b.relic, b.reason = state, reason
 	if last, ok := m.saved(e.id); ok {
