@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/page"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -100,6 +101,9 @@ func (e *entry) check() error {
 // runs returns the tag of the snapshot that they run from.
 func (o *origin) runs() string { return cmp.Or(o.Runs, o.Tag) }
 
+// maxDiskMiB is the largest disk that a snapshot can have, wherever it was made.
+const maxDiskMiB = page.MaxLimit >> (20 - page.Shift)
+
 func (o *origin) check() error {
 	if !snapshot.ValidTag(o.Tag) {
 		return fmt.Errorf("bad tag %.20q", o.Tag)
@@ -107,7 +111,7 @@ func (o *origin) check() error {
 	if err := o.checkNames(); err != nil {
 		return err
 	}
-	if o.PID < 0 || o.VCPUs < 0 || o.MemoryMiB < 0 || o.DiskMiB < 0 || o.DiskMiB > MaxDiskMiB {
+	if o.PID < 0 || o.VCPUs < 0 || o.MemoryMiB < 0 || o.DiskMiB < 0 || o.DiskMiB > maxDiskMiB {
 		return fmt.Errorf("a machine of %d MiB with %d vCPUs and a disk of %d MiB in process %d", o.MemoryMiB, o.VCPUs, o.DiskMiB, o.PID)
 	}
 	return nil
