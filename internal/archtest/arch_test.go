@@ -46,6 +46,8 @@ var rules = []struct {
 	{"internal/snapshot/archive", "internal/hub", "a pack does not know how it travels"},
 	{"internal/hub", "internal/sandbox", "a hub does not know who ships"},
 	{"internal/hub", "internal/machine", "a hub carries files, not machines"},
+	{"internal/journal", "internal/cell/...", "a journal knows cells by their names"},
+	{"internal/journal", "internal/sandbox", "a journal is told what happens, and does not know by whom"},
 	{"internal/sandbox", "internal/engine/soft", "the engine is passed in as a value"},
 	{"internal/cell/wire", "internal/snapshot", "what is said does not depend on who says it"},
 	{"internal/cell/inside", "internal/snapshot", "a cell knows layers, not where they are kept"},

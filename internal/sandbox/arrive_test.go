@@ -15,6 +15,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/cell/celltest"
+	"github.com/forkd-dev/forkd/internal/journal"
 )
 
 // stopped forks sandboxes, and has another manager find their process stopped after something was done.
@@ -261,7 +262,7 @@ func TestLateArrivalThatLacksSome(t *testing.T) {
 	bare(t, m, "x", "")
 	b := forkBare(t, m, "x")
 	lost, again := newID(), newID()
-	m.journal.add(&entry{Event: began, IDs: []string{lost, again}, origin: originOf(b)})
+	m.journal.Began(journal.Siblings{IDs: []string{lost, again}, Origin: originOf(b)})
 	pausedOnce(t, m, again)
 	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 1}, nothing)
 	used := make(chan error, 1)
@@ -353,7 +354,7 @@ func TestLateArrivalOfNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if list := m.arrivals.pending(); len(list) != 1 || list[0].cell.PID != pid || list[0].cell.Gone() != nil || m.journal.whole {
+	if list := m.arrivals.pending(); len(list) != 1 || list[0].cell.PID != pid || list[0].cell.Gone() != nil || m.journal.Whole() {
 		t.Fatalf("late are %v", list)
 	}
 	celltest.Continue(t, pid)
@@ -432,7 +433,7 @@ func TestResumeThatWasGivenUp(t *testing.T) {
 	if err := m.paused.put(recordOf(b, kept{SnapshotTag: "x"})); err != nil || !m.remove(b) {
 		t.Fatal(err)
 	}
-	m.journal.gone("", b.id)
+	m.journal.Gone("", b.id)
 	m.end(b, reasonPaused) // as a pause does; there is no agent that could have a part in it
 	silence(t, first)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

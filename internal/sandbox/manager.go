@@ -22,6 +22,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/host"
+	"github.com/forkd-dev/forkd/internal/journal"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -84,7 +85,7 @@ type Manager struct {
 	paused   *records[pausedRecord]
 	writers  *writers
 	notes    notes // for cells
-	journal  *journal
+	journal  *journal.Journal
 	arrivals arrivals     // set once, before there are requests
 	settling sync.Mutex   // held while a sandbox that was found is registered
 	images   sync.RWMutex // held for reading while an image is in use
@@ -139,12 +140,11 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		lock.Close()
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
-	m.journal = readJournal(filepath.Join(opts.Home, "journal"), opts.Log)
+	m.journal = journal.Read(filepath.Join(opts.Home, "journal"), maxBoxes+maxEnded, opts.Log)
 	if err := m.recover(ctx); err != nil {
 		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
 	}
-	m.journal.known.departed.forgetting(m.deaf)
-	m.journal.open()
+	m.journal.Open(m.deaf)
 	m.cells.Prepare()
 	return m, nil
 }
@@ -227,7 +227,7 @@ func (m *Manager) dismiss(boxes map[string]*box) {
 			if b.state() == Running {
 				b.blame(reasonUnsaved)
 			}
-			m.journal.ended(b)
+			m.noteEnd(b)
 			continue
 		}
 		if b.state() == Running {
@@ -235,9 +235,9 @@ func (m *Manager) dismiss(boxes map[string]*box) {
 			run = append(run, id)
 			continue
 		}
-		m.journal.gone(b.endReason(), id)
+		m.journal.Gone(b.endReason(), id)
 	}
-	m.journal.gone(reasonClosed, run...)
+	m.journal.Gone(reasonClosed, run...)
 }
 
 // Abandon gives up the home and leaves the sandboxes to a later Manager. Branches that
@@ -264,7 +264,7 @@ func (m *Manager) shut() error {
 	m.mu.Unlock()
 	m.cool(warm...)
 	m.store.Close()
-	m.journal.close()
+	m.journal.Close()
 	return m.lock.Close()
 }
 

@@ -57,7 +57,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 		m.tryForget(id)
 		return b.dead()
 	}
-	m.journal.gone("", id)
+	m.journal.Gone("", id)
 	m.end(b, reasonPaused)
 	m.dropOwn(k.garbage())
 	return nil

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/journal"
 )
 
 // forkOne makes a sandbox of the borrowed snapshot.
@@ -93,7 +95,7 @@ func TestPauseAndResume(t *testing.T) {
 		Metadata: map[string]string{"who": "me"}, Env: map[string]string{"A": "1", "B": "2"},
 		Lifetime: time.Hour, Front: json.RawMessage(`{"x":1}`), OnTimeout: PauseOnTimeout,
 	})
-	if !idPattern.MatchString(id) {
+	if !journal.ValidID(id) {
 		t.Errorf("id %q", id)
 	}
 	if got := evalIn(t, m, id, "x = 21; x"); got != "21" {

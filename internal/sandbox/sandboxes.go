@@ -38,7 +38,7 @@ func (m *Manager) noSandbox(id string) *Error {
 			hint += ", or its sandbox, " + b.id
 		}
 	}
-	if reason := m.journal.reason(id); reason != "" {
+	if reason := m.journal.Reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
 	}
 	return fail(NotFound, hint, "there is no sandbox %q", id)
@@ -133,6 +133,6 @@ func (m *Manager) Kill(id string) error {
 	if err := m.forget(id); err != nil {
 		return err
 	}
-	m.journal.gone(reasonKilled, id)
+	m.journal.Gone(reasonKilled, id)
 	return nil
 }
