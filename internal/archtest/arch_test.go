@@ -46,6 +46,7 @@ var rules = []struct {
 	{"internal/snapshot/archive", "internal/hub", "a pack does not know how it travels"},
 	{"internal/hub", "internal/sandbox", "a hub does not know who ships"},
 	{"internal/hub", "internal/machine", "a hub carries files, not machines"},
+	{"internal/records", "internal/...", "records stand on nothing"},
 	{"internal/journal", "internal/cell/...", "a journal knows cells by their names"},
 	{"internal/journal", "internal/sandbox", "a journal is told what happens, and does not know by whom"},
 	{"internal/sandbox", "internal/engine/soft", "the engine is passed in as a value"},

@@ -172,7 +172,7 @@ func TestForksThatWereGivenUp(t *testing.T) {
 	if err := m.Kill(killed.id); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.paused.put(recordOf(paused, kept{SnapshotTag: "base"})); err != nil || !m.remove(paused) {
+	if err := m.paused.Put(recordOf(paused, kept{SnapshotTag: "base"})); err != nil || !m.remove(paused) {
 		t.Fatal(err)
 	}
 	m.journal.Gone("", paused.id)

@@ -108,7 +108,7 @@ func (m *Manager) awaits(has journal.Sandbox) bool {
 	if has.State != "" {
 		return false
 	}
-	if _, ok := m.spaces.get(has.Workspace); has.Workspace != "" && !ok {
+	if _, ok := m.spaces.Get(has.Workspace); has.Workspace != "" && !ok {
 		return false
 	}
 	return !m.pausedSince(has)

@@ -168,7 +168,7 @@ func TestResumeOfALateArrival(t *testing.T) {
 	hurry(t)
 	m := openApart(t, false)
 	bare(t, m, "x", "")
-	if err := m.spaces.put(spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}); err != nil {
+	if err := m.spaces.Put(spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
 	b := occupy(t, m, "desk")
@@ -250,7 +250,7 @@ func pausedOnce(t *testing.T, m *Manager, id string) {
 	t.Helper()
 	r := goldenPaused
 	r.ID, r.BaseTag, r.kept, r.PausedAt = id, "x", kept{SnapshotTag: "x"}, time.Now().Add(-time.Hour)
-	if err := m.paused.put(r); err != nil {
+	if err := m.paused.Put(r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -410,7 +410,7 @@ func TestLateArrivalWithoutAJournal(t *testing.T) {
 			if err := m.Kill(ids[1]); !hasCode(err, NotFound) {
 				t.Errorf("killing what is not known: %v", err)
 			}
-			if err := m.paused.remove(ids[0]); err != nil {
+			if err := m.paused.Remove(ids[0]); err != nil {
 				t.Fatal(err)
 			}
 			celltest.Continue(t, pid)
@@ -430,7 +430,7 @@ func TestResumeThatWasGivenUp(t *testing.T) {
 	m := openApart(t, false)
 	bare(t, m, "x", "")
 	first, b := forkBare(t, m, "x"), forkBare(t, m, "x")
-	if err := m.paused.put(recordOf(b, kept{SnapshotTag: "x"})); err != nil || !m.remove(b) {
+	if err := m.paused.Put(recordOf(b, kept{SnapshotTag: "x"})); err != nil || !m.remove(b) {
 		t.Fatal(err)
 	}
 	m.journal.Gone("", b.id)
@@ -478,7 +478,7 @@ func TestLateArrivalWithoutAJournalTwice(t *testing.T) {
 	if err := m.Kill(ids[0]); err != nil {
 		t.Error(err)
 	}
-	if err := m.paused.remove(unknown); err != nil {
+	if err := m.paused.Remove(unknown); err != nil {
 		t.Fatal(err)
 	}
 	celltest.Continue(t, pid)

@@ -18,7 +18,7 @@ func (m *Manager) mourn(has journal.Sandbox, was *box, why error) {
 		m.journal.Gone("", has.ID)
 		return
 	}
-	if _, ok := m.spaces.get(has.Workspace); has.State == "" && has.Workspace != "" && !ok {
+	if _, ok := m.spaces.Get(has.Workspace); has.State == "" && has.Workspace != "" && !ok {
 		m.journal.Gone(reasonSpace, has.ID)
 		return
 	}

@@ -135,7 +135,7 @@ func TestLostIsAsDead(t *testing.T) {
 	m := openBare(t, t.TempDir())
 	bare(t, m, "x", "")
 	w := spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
-	if err := m.spaces.put(w); err != nil {
+	if err := m.spaces.Put(w); err != nil {
 		t.Fatal(err)
 	}
 	b, desk := forkBare(t, m, "x"), occupy(t, m, "desk")

@@ -23,6 +23,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/host"
 	"github.com/forkd-dev/forkd/internal/journal"
+	"github.com/forkd-dev/forkd/internal/records"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -79,16 +80,18 @@ type Manager struct {
 	store *snapshot.Store
 	cells *cell.Host
 
-	building keyedLock // one creation per tag at a time
-	tags     tagLocks  // what is being made stands on these
-	spaces   *records[spaceRecord]
-	paused   *records[pausedRecord]
-	writers  *writers
-	notes    notes // for cells
-	journal  *journal.Journal
-	arrivals arrivals     // set once, before there are requests
-	settling sync.Mutex   // held while a sandbox that was found is registered
-	images   sync.RWMutex // held for reading while an image is in use
+	building    keyedLock // one creation per tag at a time
+	spaceTurns  keyedLock // one operation per workspace at a time
+	pausedTurns keyedLock // one change per sandbox at a time of whether it is there; see turn
+	tags        tagLocks  // what is being made stands on these
+	spaces      *records.Dir[spaceRecord]
+	paused      *records.Dir[pausedRecord]
+	writers     *writers
+	notes       notes // for cells
+	journal     *journal.Journal
+	arrivals    arrivals     // set once, before there are requests
+	settling    sync.Mutex   // held while a sandbox that was found is registered
+	images      sync.RWMutex // held for reading while an image is in use
 
 	turns     chan struct{} // what makes a machine in a cell of its own has one; as many as there are CPUs
 	admission admission
@@ -131,10 +134,10 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		m.cells, err = m.newCells()
 	}
 	if err == nil {
-		m.spaces, err = openRecords[spaceRecord](filepath.Join(opts.Home, "workspaces"))
+		m.spaces, err = records.Open[spaceRecord](filepath.Join(opts.Home, "workspaces"))
 	}
 	if err == nil {
-		m.paused, err = openRecords[pausedRecord](filepath.Join(opts.Home, "sandboxes"))
+		m.paused, err = records.Open[pausedRecord](filepath.Join(opts.Home, "sandboxes"))
 	}
 	if err != nil {
 		lock.Close()

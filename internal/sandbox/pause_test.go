@@ -156,7 +156,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	wantCode(t, "killing it again", m.Kill(id), NotFound, id)
 	wantCode(t, "resuming what was killed", second(m.Resume(t.Context(), id, 0)), NotFound, id)
-	if tags, all := ownTags(t, m), m.Sandboxes(); len(tags)+len(all)+len(m.paused.all()) > 0 {
+	if tags, all := ownTags(t, m), m.Sandboxes(); len(tags)+len(all)+len(m.paused.All()) > 0 {
 		t.Errorf("left are %q, %+v", tags, all)
 	}
 }
@@ -328,7 +328,7 @@ func TestConcurrentPauses(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		stop()
 		all.Wait()
-		if list := m.Sandboxes(); len(list)+len(m.paused.all()) > 0 {
+		if list := m.Sandboxes(); len(list)+len(m.paused.All()) > 0 {
 			t.Errorf("left are %+v", list)
 		}
 		if tags := ownTags(t, m); len(tags) > 0 {

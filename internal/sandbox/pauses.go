@@ -37,9 +37,9 @@ type pausedRecord struct {
 	PausedAt   time.Time         `json:"paused_at"`
 }
 
-func (r pausedRecord) key() string { return r.ID }
+func (r pausedRecord) Key() string { return r.ID }
 
-func (r pausedRecord) check() error {
+func (r pausedRecord) Check() error {
 	switch {
 	case r.Version != pausedVersion:
 		return fmt.Errorf("version %d, this forkd reads version %d", r.Version, pausedVersion)
@@ -86,7 +86,7 @@ func (r pausedRecord) info() Info {
 // pauseOf is the record of a sandbox that is being paused. As long as it is, it was paused when it was before.
 func (m *Manager) pauseOf(b *box, k kept) pausedRecord {
 	next := recordOf(b, k)
-	if last, ok := m.paused.get(b.id); ok && last.SnapshotTag == k.SnapshotTag {
+	if last, ok := m.paused.Get(b.id); ok && last.SnapshotTag == k.SnapshotTag {
 		next.PausedAt = last.PausedAt
 	}
 	return next

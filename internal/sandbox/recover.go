@@ -199,7 +199,7 @@ func (m *Manager) stored(man *snapshot.Manifest) *snapshot.Snapshot {
 func (m *Manager) settle(b *box, a *arrival) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
-	if _, ok := m.spaces.get(b.workspace); b.workspace != "" && !ok {
+	if _, ok := m.spaces.Get(b.workspace); b.workspace != "" && !ok {
 		m.journal.Gone(reasonSpace, b.id)
 		return fmt.Errorf("there is no workspace %q any more", b.workspace)
 	}

@@ -32,7 +32,7 @@ func (m *Manager) noSandbox(id string) *Error {
 	if c := m.dark(); c != nil {
 		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged or lacks something, does not tell of", c.PID)
 	}
-	if _, ok := m.spaces.get(id); ok {
+	if _, ok := m.spaces.Get(id); ok {
 		hint = fmt.Sprintf("%q is a workspace: use `forkd workspace exec` and `forkd workspace eval`", id)
 		if b := m.occupant(id); b != nil {
 			hint += ", or its sandbox, " + b.id
@@ -51,7 +51,7 @@ func (m *Manager) Sandboxes() []Info {
 	m.mu.Lock()
 	boxes := maps.Clone(m.boxes)
 	m.mu.Unlock()
-	paused := m.paused.all()
+	paused := m.paused.All()
 	infos := make([]Info, 0, len(boxes)+len(paused))
 	for _, b := range boxes {
 		infos = append(infos, b.info())
