@@ -172,10 +172,10 @@ func TestForksThatWereGivenUp(t *testing.T) {
 	if err := m.Kill(killed.id); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.paused.put(recordOf(paused, kept{SnapshotTag: "base"})); err != nil || !m.remove(paused) {
+	if err := m.paused.Put(recordOf(paused, kept{SnapshotTag: "base"})); err != nil || !m.remove(paused) {
 		t.Fatal(err)
 	}
-	m.journal.gone("", paused.id)
+	m.journal.Gone("", paused.id)
 	m.end(paused, reasonPaused) // as a pause does; there is no agent that could have a part in it
 	src, err := m.source("base")
 	if err != nil {

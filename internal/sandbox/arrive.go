@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/journal"
 )
 
 // A cell of an earlier daemon is taken over when it tells what it has. Until then the journal tells which
@@ -26,7 +27,7 @@ type arrival struct {
 
 // expected is a sandbox that a cell is to tell of, and what is listed until then.
 type expected struct {
-	*listing
+	journal.Sandbox
 	box *box
 }
 
@@ -60,7 +61,7 @@ func (m *Manager) recover(ctx context.Context) error {
 		defer close(all.done)
 		work.Wait()
 		if all.ctx.Err() == nil { // what there is, and what it stands on, is known
-			m.journal.complete()
+			m.journal.Complete()
 			m.sweepKept()
 		}
 	}()
@@ -85,7 +86,7 @@ func (m *Manager) expect(cells []*cell.Cell, lost map[string]error) (list []*arr
 		a := &arrival{cell: c, boxes: make(map[string]expected), done: make(chan struct{}), lacks: make(map[string]error)}
 		list, named[c.Name] = append(list, a), a
 	}
-	for _, has := range m.journal.sandboxes() {
+	for _, has := range m.journal.Sandboxes() {
 		a := named[has.Cell]
 		if a != nil && m.awaits(has) {
 			m.await(has, a)
@@ -94,8 +95,8 @@ func (m *Manager) expect(cells []*cell.Cell, lost map[string]error) (list []*arr
 		} else {
 			m.mourn(has, nil, errNoRecord)
 		}
-		if b := m.lookup(has.id); a != nil && b != nil {
-			a.boxes[has.id] = expected{has, b}
+		if b := m.lookup(has.ID); a != nil && b != nil {
+			a.boxes[has.ID] = expected{has, b}
 		}
 	}
 	return list
@@ -103,18 +104,18 @@ func (m *Manager) expect(cells []*cell.Cell, lost map[string]error) (list []*arr
 
 // awaits reports whether a sandbox is to be told of by its cell. One that was paused is not, nor one of
 // a workspace that there is not, which nobody could end.
-func (m *Manager) awaits(has *listing) bool {
-	if has.state != "" {
+func (m *Manager) awaits(has journal.Sandbox) bool {
+	if has.State != "" {
 		return false
 	}
-	if _, ok := m.spaces.get(has.Workspace); has.Workspace != "" && !ok {
+	if _, ok := m.spaces.Get(has.Workspace); has.Workspace != "" && !ok {
 		return false
 	}
 	return !m.pausedSince(has)
 }
 
 // await lists a sandbox that a cell is yet to tell of.
-func (m *Manager) await(has *listing, a *arrival) {
+func (m *Manager) await(has journal.Sandbox, a *arrival) {
 	b := m.outline(has)
 	b.arrival = a
 	b.inhabit(a.cell.Untold())
@@ -132,7 +133,7 @@ func (m *Manager) arrive(a *arrival) {
 	}
 	for id, e := range a.boxes {
 		if e.box.arrival != nil {
-			m.mourn(e.listing, e.box, a.reason(id, err))
+			m.mourn(e.Sandbox, e.box, a.reason(id, err))
 		}
 	}
 	close(a.done)
@@ -236,7 +237,7 @@ func (m *Manager) here(ctx context.Context, id string) (*box, error) {
 // forsake ends a cell that is not taken over yet once nothing is known to live in it: nobody would see
 // that it still holds memory. If the journal lacks something that is not done, as others may live there.
 func (m *Manager) forsake(a *arrival) {
-	if m.journal.whole && !m.inhabited(a.cell) {
+	if m.journal.Whole() && !m.inhabited(a.cell) {
 		a.cell.Quit()
 	}
 }
@@ -269,7 +270,7 @@ func (m *Manager) deaf() map[string]bool {
 
 // dark returns a cell that is yet to tell what it has, if the journal cannot say what that is; else nil.
 func (m *Manager) dark() *cell.Cell {
-	if list := m.arrivals.pending(); len(list) > 0 && !m.journal.whole {
+	if list := m.arrivals.pending(); len(list) > 0 && !m.journal.Whole() {
 		return list[0].cell
 	}
 	return nil

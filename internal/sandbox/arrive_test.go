@@ -15,6 +15,7 @@ import (
 
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/cell/celltest"
+	"github.com/forkd-dev/forkd/internal/journal"
 )
 
 // stopped forks sandboxes, and has another manager find their process stopped after something was done.
@@ -167,7 +168,7 @@ func TestResumeOfALateArrival(t *testing.T) {
 	hurry(t)
 	m := openApart(t, false)
 	bare(t, m, "x", "")
-	if err := m.spaces.put(spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}); err != nil {
+	if err := m.spaces.Put(spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
 	b := occupy(t, m, "desk")
@@ -249,7 +250,7 @@ func pausedOnce(t *testing.T, m *Manager, id string) {
 	t.Helper()
 	r := goldenPaused
 	r.ID, r.BaseTag, r.kept, r.PausedAt = id, "x", kept{SnapshotTag: "x"}, time.Now().Add(-time.Hour)
-	if err := m.paused.put(r); err != nil {
+	if err := m.paused.Put(r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -261,7 +262,7 @@ func TestLateArrivalThatLacksSome(t *testing.T) {
 	bare(t, m, "x", "")
 	b := forkBare(t, m, "x")
 	lost, again := newID(), newID()
-	m.journal.add(&entry{Event: began, IDs: []string{lost, again}, origin: originOf(b)})
+	m.journal.Began(journal.Siblings{IDs: []string{lost, again}, Origin: originOf(b)})
 	pausedOnce(t, m, again)
 	m, ids, pid := stopped(t, m, ForkSpec{Tag: "x", N: 1}, nothing)
 	used := make(chan error, 1)
@@ -353,7 +354,7 @@ func TestLateArrivalOfNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if list := m.arrivals.pending(); len(list) != 1 || list[0].cell.PID != pid || list[0].cell.Gone() != nil || m.journal.whole {
+	if list := m.arrivals.pending(); len(list) != 1 || list[0].cell.PID != pid || list[0].cell.Gone() != nil || m.journal.Whole() {
 		t.Fatalf("late are %v", list)
 	}
 	celltest.Continue(t, pid)
@@ -409,7 +410,7 @@ func TestLateArrivalWithoutAJournal(t *testing.T) {
 			if err := m.Kill(ids[1]); !hasCode(err, NotFound) {
 				t.Errorf("killing what is not known: %v", err)
 			}
-			if err := m.paused.remove(ids[0]); err != nil {
+			if err := m.paused.Remove(ids[0]); err != nil {
 				t.Fatal(err)
 			}
 			celltest.Continue(t, pid)
@@ -429,10 +430,10 @@ func TestResumeThatWasGivenUp(t *testing.T) {
 	m := openApart(t, false)
 	bare(t, m, "x", "")
 	first, b := forkBare(t, m, "x"), forkBare(t, m, "x")
-	if err := m.paused.put(recordOf(b, kept{SnapshotTag: "x"})); err != nil || !m.remove(b) {
+	if err := m.paused.Put(recordOf(b, kept{SnapshotTag: "x"})); err != nil || !m.remove(b) {
 		t.Fatal(err)
 	}
-	m.journal.gone("", b.id)
+	m.journal.Gone("", b.id)
 	m.end(b, reasonPaused) // as a pause does; there is no agent that could have a part in it
 	silence(t, first)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -477,7 +478,7 @@ func TestLateArrivalWithoutAJournalTwice(t *testing.T) {
 	if err := m.Kill(ids[0]); err != nil {
 		t.Error(err)
 	}
-	if err := m.paused.remove(unknown); err != nil {
+	if err := m.paused.Remove(unknown); err != nil {
 		t.Fatal(err)
 	}
 	celltest.Continue(t, pid)

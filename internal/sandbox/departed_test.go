@@ -52,53 +52,6 @@ func TestWhyASandboxIsNotThere(t *testing.T) {
 	}
 }
 
-// TestDepartedAreBounded: the last ones are remembered, and of what a cell may not have heard all, within bounds.
-func TestDepartedAreBounded(t *testing.T) {
-	var d departed
-	deaf := map[string]bool{"deaf": true}
-	const first = 500
-	id := func(i int) string { return fmt.Sprintf("sb%012x", i) }
-	forget := func(from, to int) {
-		for i := from; i < to; i++ {
-			cell := "well"
-			if i < first && i%2 == 0 {
-				cell = "deaf"
-			}
-			for range 2 {
-				d.add(id(i), departure{fmt.Sprint("reason ", i), cell})
-			}
-			d.add(id(i), departure{reasonKilled, ""})
-		}
-	}
-	has := func(i int) bool { return d.reason(id(i)) == reasonKilled }
-	forget(0, maxDeparted+first)
-	if len(d.order) != maxDeparted+first {
-		t.Errorf("before anybody knows which cells there are %d are remembered", len(d.order))
-	}
-	d.forgetting(func() map[string]bool { return deaf })
-	last := maxDeparted + first + 2*departedAtOnce
-	forget(maxDeparted+first, last)
-	if len(d.order) > maxDeparted+2*departedAtOnce || !has(0) || has(1) || !has(first-2) || has(first-1) || has(first) || !has(last-1) {
-		t.Errorf("of %d that have gone %d are remembered", last, len(d.order))
-	}
-	deaf = nil // it has heard it all
-	forget(last, last+2*departedAtOnce)
-	if len(d.order) > maxDeparted+departedAtOnce || has(0) || len(d.known) != len(d.order) {
-		t.Errorf("of %d that have gone %d are remembered, and %d reasons", last, len(d.order), len(d.known))
-	}
-	deaf = map[string]bool{"deaf": true}
-	for i := range 2 * maxDepartedText / len(id(0)) {
-		d.add(id(i), departure{"x", "deaf"})
-	}
-	text := 0
-	for id, why := range d.known {
-		text += len(id) + len(why.reason)
-	}
-	if text > maxDepartedText || text < maxDepartedText/2 || text != d.text || len(d.known) != len(d.order) {
-		t.Errorf("%d bytes of %d are remembered, and are taken for %d", text, len(d.known), d.text)
-	}
-}
-
 // A sandbox that ended by itself and was put back from what was saved is not forgotten when many
 // others have ended.
 func TestWhatWasPutBackIsNotForgotten(t *testing.T) {
@@ -137,11 +90,11 @@ func TestWhatWasPutBackIsNotForgotten(t *testing.T) {
 
 // crowdOut has more sandboxes go than are usually remembered.
 func crowdOut(m *Manager) {
-	e := &entry{Event: gone, Reason: reasonClosed}
-	for range maxDeparted + 2*departedAtOnce {
-		e.IDs = append(e.IDs, newID())
+	ids := make([]string, 2*(maxBoxes+maxEnded))
+	for i := range ids {
+		ids[i] = newID()
 	}
-	m.journal.add(e)
+	m.journal.Gone(reasonClosed, ids...)
 }
 
 // TestKilledStaysKilled: what was killed in a process that has not heard of it does not come back when that goes on, however
@@ -179,7 +132,7 @@ func TestKilledInSilenceIsRemembered(t *testing.T) {
 		t.Error(err)
 	}
 	crowdOut(m)
-	if m.journal.reason(killed.id) != reasonKilled {
+	if m.journal.Reason(killed.id) != reasonKilled {
 		t.Error("it is forgotten")
 	}
 	celltest.Continue(t, home.PID)
@@ -187,7 +140,7 @@ func TestKilledInSilenceIsRemembered(t *testing.T) {
 		t.Error(err)
 	}
 	crowdOut(m)
-	if m.journal.reason(killed.id) != "" {
+	if m.journal.Reason(killed.id) != "" {
 		t.Error("it is remembered for ever")
 	}
 }

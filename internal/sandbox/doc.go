@@ -33,8 +33,8 @@
 //
 //   - What the host cannot bear is not begun. What runs is left alone.
 //
-// Lock order: the turns of spaces and paused (nobody has both), box.turn, tagLocks,
-// settling, the store's locks, admission.mu, Manager.mu, box.mu, averages.mu, records.mu, journal.mu,
-// departed.mu and the locks of package cell; arrival.mu is a leaf. Manager.building is never waited for. Nothing is asked of a cell or a
+// Lock order: spaceTurns and pausedTurns (nobody has both), box.turn, tagLocks, settling, the store's locks,
+// admission.mu, Manager.mu, box.mu, averages.mu, the locks of packages records, journal and cell, in this order;
+// arrival.mu is a leaf. Manager.building is never waited for. Nothing is asked of a cell or a
 // guest under admission.mu or one that comes after it.
 package sandbox

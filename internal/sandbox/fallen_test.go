@@ -135,7 +135,7 @@ func TestPauseThatFailedIsNone(t *testing.T) {
 		if k.SnapshotTag != before.SnapshotTag {
 			return full
 		}
-		return m.paused.put(m.pauseOf(b, k))
+		return m.paused.Put(m.pauseOf(b, k))
 	})
 	wantCode(t, "pausing it", err, NoSpace, "full")
 	if r, _ := m.saved(id); !r.PausedAt.Equal(at) {

@@ -20,6 +20,7 @@ import (
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/engine/soft"
 	"github.com/forkd-dev/forkd/internal/page"
+	"github.com/forkd-dev/forkd/internal/records"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -239,7 +240,7 @@ func TestWorkspaceRecords(t *testing.T) {
 		Version: spaceVersion, Name: "desk", BaseTag: "base", CreatedAt: time.Now().UTC(),
 		kept: kept{SnapshotTag: "ws-desk-1", OwnTags: []string{"ws-desk-1", "ws-desk-2"}},
 	}
-	if err := m.spaces.put(record); err != nil {
+	if err := m.spaces.Put(record); err != nil {
 		t.Fatal(err)
 	}
 	_, err := m.RemoveSnapshots([]string{"ws-desk-1"}, RemoveOptions{Force: true})
@@ -288,7 +289,7 @@ func FuzzParseSpace(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"desk","base_tag":"a","snapshot_tag":"b","own_tags":["b"],"created_at":"2026-01-02T03:04:05Z"}`))
 	f.Add([]byte(`{"version":1,"name":"..","base_tag":"a/b","snapshot_tag":""}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		w, err := parseRecord[spaceRecord](b)
+		w, err := records.Parse[spaceRecord](b)
 		if err != nil {
 			return
 		}

@@ -94,7 +94,7 @@ func (m *Manager) giveUp(births []birth, errs []error) {
 		}
 	}
 	if len(ids) > 0 {
-		m.journal.gone(reasonRefused, ids...)
+		m.journal.Gone(reasonRefused, ids...)
 	}
 }
 
@@ -190,7 +190,7 @@ func newID() string { return "sb" + randomHex(6) }
 
 // register makes new sandboxes known. If it cannot, it closes them.
 func (m *Manager) register(boxes ...*box) error {
-	m.journal.began(boxes...) // first: they may end as soon as they are known
+	m.journal.Began(siblings(boxes...)...) // first: they may end as soon as they are known
 	m.mu.Lock()
 	closed := m.closed
 	if !closed {
@@ -202,7 +202,7 @@ func (m *Manager) register(boxes ...*box) error {
 	for _, b := range boxes {
 		if closed {
 			b.close()
-			m.journal.gone(reasonClosed, b.id)
+			m.journal.Gone(reasonClosed, b.id)
 			continue
 		}
 		m.begin(b)
@@ -282,7 +282,7 @@ func (m *Manager) drop(b *box, reason string) (known bool) {
 		return false
 	}
 	if known = m.remove(b); known {
-		m.journal.gone(reason, b.id)
+		m.journal.Gone(reason, b.id)
 	}
 	m.end(b, reason)
 	return known
@@ -316,10 +316,10 @@ func (m *Manager) retire(b *box) {
 	b.close()
 	known, old := m.list(b)
 	if known {
-		m.journal.ended(b)
+		m.noteEnd(b)
 	}
 	if old != nil {
-		m.journal.gone(old.endReason(), old.id)
+		m.journal.Gone(old.endReason(), old.id)
 	}
 }
 

@@ -57,10 +57,10 @@ func (m *Manager) keepers() (list []keeper) {
 		}
 		return b.tag
 	}
-	for _, w := range m.spaces.all() {
+	for _, w := range m.spaces.All() {
 		list = append(list, keeper{&spaceKind, w.Name, w.kept, runs(m.occupant(w.Name))})
 	}
-	for _, r := range m.paused.all() {
+	for _, r := range m.paused.All() {
 		if r.SnapshotTag == "" {
 			continue
 		}
@@ -83,10 +83,10 @@ func (m *Manager) keepersOf(tags ...string) []keeper {
 
 // keptFor names whose state a snapshot is that was made for it, if it is.
 func (m *Manager) keptFor(tag string) string {
-	if w, ok := m.spaces.find(func(w spaceRecord) bool { return w.SnapshotTag == tag && slices.Contains(w.OwnTags, tag) }); ok {
+	if w, ok := m.spaces.Find(func(w spaceRecord) bool { return w.SnapshotTag == tag && slices.Contains(w.OwnTags, tag) }); ok {
 		return w.Name
 	}
-	r, _ := m.paused.find(func(r pausedRecord) bool { return r.SnapshotTag == tag })
+	r, _ := m.paused.Find(func(r pausedRecord) bool { return r.SnapshotTag == tag })
 	return r.ID
 }
 
@@ -202,10 +202,10 @@ func (m *Manager) dropOwn(tags []string) (left []string) {
 // suspension that was cut short, and those that were in use when they should have
 // been removed.
 func (m *Manager) sweepKept() {
-	for _, w := range m.spaces.all() {
+	for _, w := range m.spaces.All() {
 		m.dropOwn(w.garbage())
 	}
-	for _, r := range m.paused.all() {
+	for _, r := range m.paused.All() {
 		m.sweepPaused(r.ID)
 	}
 }
@@ -217,12 +217,12 @@ func (m *Manager) sweepPaused(id string) {
 		return
 	}
 	defer free()
-	r, ok := m.paused.get(id)
+	r, ok := m.paused.Get(id)
 	if !ok {
 		return
 	}
 	if left := m.dropOwn(r.garbage()); r.SnapshotTag == "" && len(left) == 0 {
-		if err := m.paused.remove(r.ID); err != nil {
+		if err := m.paused.Remove(r.ID); err != nil {
 			m.opts.Log.Warn("removing a record of what was never paused", "id", r.ID, "error", err)
 		}
 	}

@@ -112,7 +112,7 @@ func (m *Manager) changeLife(ctx context.Context, id string, change func(*life) 
 			return nil, err
 		}
 		r.LifetimeMS, r.Front = l.lifetime.Milliseconds(), l.front
-		if err := m.paused.put(r); err != nil {
+		if err := m.paused.Put(r); err != nil {
 			return nil, wrap(err, "changing paused sandbox %s", id)
 		}
 		info := r.info()

@@ -1,8 +1,10 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,7 +86,9 @@ func TestLostWhileNoDaemonWatched(t *testing.T) {
 	for i := range cases {
 		boxes[i] = forkBare(t, m, "x")
 	}
+	said := new(bytes.Buffer)
 	m = meanwhile(t, m, func() {
+		m.opts.Log = slog.New(slog.NewTextHandler(said, nil))
 		for i, c := range cases {
 			if err := c.do(boxes[i]); err != nil {
 				t.Fatal(err)
@@ -117,7 +121,11 @@ func TestLostWhileNoDaemonWatched(t *testing.T) {
 		}
 	}
 	told("the next daemon")
-	m = meanwhile(t, m, func() {})
+	m = meanwhile(t, m, func() {
+		if n := strings.Count(said.String(), "a sandbox of an earlier daemon is lost"); n != len(cases) {
+			t.Errorf("the log says %d times that one is lost: %s", n, said)
+		}
+	})
 	told("the one after that")
 }
 
@@ -127,7 +135,7 @@ func TestLostIsAsDead(t *testing.T) {
 	m := openBare(t, t.TempDir())
 	bare(t, m, "x", "")
 	w := spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
-	if err := m.spaces.put(w); err != nil {
+	if err := m.spaces.Put(w); err != nil {
 		t.Fatal(err)
 	}
 	b, desk := forkBare(t, m, "x"), occupy(t, m, "desk")

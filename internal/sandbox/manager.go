@@ -22,6 +22,8 @@ import (
 	"github.com/forkd-dev/forkd/internal/cell"
 	"github.com/forkd-dev/forkd/internal/engine"
 	"github.com/forkd-dev/forkd/internal/host"
+	"github.com/forkd-dev/forkd/internal/journal"
+	"github.com/forkd-dev/forkd/internal/records"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -78,16 +80,18 @@ type Manager struct {
 	store *snapshot.Store
 	cells *cell.Host
 
-	building keyedLock // one creation per tag at a time
-	tags     tagLocks  // what is being made stands on these
-	spaces   *records[spaceRecord]
-	paused   *records[pausedRecord]
-	writers  *writers
-	notes    notes // for cells
-	journal  *journal
-	arrivals arrivals     // set once, before there are requests
-	settling sync.Mutex   // held while a sandbox that was found is registered
-	images   sync.RWMutex // held for reading while an image is in use
+	building    keyedLock // one creation per tag at a time
+	spaceTurns  keyedLock // one operation per workspace at a time
+	pausedTurns keyedLock // one change per sandbox at a time of whether it is there; see turn
+	tags        tagLocks  // what is being made stands on these
+	spaces      *records.Dir[spaceRecord]
+	paused      *records.Dir[pausedRecord]
+	writers     *writers
+	notes       notes // for cells
+	journal     *journal.Journal
+	arrivals    arrivals     // set once, before there are requests
+	settling    sync.Mutex   // held while a sandbox that was found is registered
+	images      sync.RWMutex // held for reading while an image is in use
 
 	turns     chan struct{} // what makes a machine in a cell of its own has one; as many as there are CPUs
 	admission admission
@@ -130,21 +134,20 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		m.cells, err = m.newCells()
 	}
 	if err == nil {
-		m.spaces, err = openRecords[spaceRecord](filepath.Join(opts.Home, "workspaces"))
+		m.spaces, err = records.Open[spaceRecord](filepath.Join(opts.Home, "workspaces"))
 	}
 	if err == nil {
-		m.paused, err = openRecords[pausedRecord](filepath.Join(opts.Home, "sandboxes"))
+		m.paused, err = records.Open[pausedRecord](filepath.Join(opts.Home, "sandboxes"))
 	}
 	if err != nil {
 		lock.Close()
 		return nil, wrap(err, "opening %s", opts.Home)
 	}
-	m.journal = readJournal(filepath.Join(opts.Home, "journal"), opts.Log)
+	m.journal = journal.Read(filepath.Join(opts.Home, "journal"), maxBoxes+maxEnded, opts.Log)
 	if err := m.recover(ctx); err != nil {
 		return nil, errors.Join(wrap(err, "taking over what an earlier daemon has left"), m.Abandon())
 	}
-	m.journal.known.departed.forgetting(m.deaf)
-	m.journal.open()
+	m.journal.Open(m.deaf)
 	m.cells.Prepare()
 	return m, nil
 }
@@ -227,7 +230,7 @@ func (m *Manager) dismiss(boxes map[string]*box) {
 			if b.state() == Running {
 				b.blame(reasonUnsaved)
 			}
-			m.journal.ended(b)
+			m.noteEnd(b)
 			continue
 		}
 		if b.state() == Running {
@@ -235,9 +238,9 @@ func (m *Manager) dismiss(boxes map[string]*box) {
 			run = append(run, id)
 			continue
 		}
-		m.journal.gone(b.endReason(), id)
+		m.journal.Gone(b.endReason(), id)
 	}
-	m.journal.gone(reasonClosed, run...)
+	m.journal.Gone(reasonClosed, run...)
 }
 
 // Abandon gives up the home and leaves the sandboxes to a later Manager. Branches that
@@ -264,7 +267,7 @@ func (m *Manager) shut() error {
 	m.mu.Unlock()
 	m.cool(warm...)
 	m.store.Close()
-	m.journal.close()
+	m.journal.Close()
 	return m.lock.Close()
 }
 

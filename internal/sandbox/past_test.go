@@ -102,7 +102,7 @@ func TestWorkspaceIsNotKilled(t *testing.T) {
 		Version: spaceVersion, Name: "desk", BaseTag: "base", kept: kept{SnapshotTag: "ws-desk-1", OwnTags: []string{"ws-desk-1"}},
 		CreatedAt: time.Now().UTC(),
 	}
-	if err := m.spaces.put(record); err != nil {
+	if err := m.spaces.Put(record); err != nil {
 		t.Fatal(err)
 	}
 	hint := func(err error) string {

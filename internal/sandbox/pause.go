@@ -42,8 +42,8 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 	defer b.leave()()
 	ctx, cancel := b.untilClosed(ctx)
 	defer cancel()
-	r, _ := m.paused.get(id)
-	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.put(m.pauseOf(b, k)) })
+	r, _ := m.paused.Get(id)
+	k, err := m.save(ctx, b, "paused-"+id, b.base, r.kept, func(k kept) error { return m.paused.Put(m.pauseOf(b, k)) })
 	if err != nil && r.SnapshotTag == "" {
 		m.tryForget(id)
 	}
@@ -57,7 +57,7 @@ func (m *Manager) pause(ctx context.Context, id string) error {
 		m.tryForget(id)
 		return b.dead()
 	}
-	m.journal.gone("", id)
+	m.journal.Gone("", id)
 	m.end(b, reasonPaused)
 	m.dropOwn(k.garbage())
 	return nil
@@ -127,15 +127,15 @@ func (m *Manager) resume(ctx context.Context, id string, lifetime time.Duration,
 // turn waits for the turn to change whether a sandbox is there, and until when.
 // The order is that of the callers.
 func (m *Manager) turn(ctx context.Context, id string) (free func(), err error) {
-	if err := m.paused.turns.take(ctx, id); err != nil {
+	if err := m.pausedTurns.take(ctx, id); err != nil {
 		return nil, err
 	}
-	return func() { m.paused.turns.release(id) }, nil
+	return func() { m.pausedTurns.release(id) }, nil
 }
 
 // saved returns the record of a sandbox that is paused or, if it runs or has ended, was.
 func (m *Manager) saved(id string) (pausedRecord, bool) {
-	r, ok := m.paused.get(id)
+	r, ok := m.paused.Get(id)
 	return r, ok && r.SnapshotTag != ""
 }
 
@@ -155,24 +155,24 @@ func pausedError(id string) *Error {
 // forget removes what was saved of a sandbox, which is paused as before if that fails.
 // What somebody else runs from is removed at a later start.
 func (m *Manager) forget(id string) error {
-	r, ok := m.paused.get(id)
+	r, ok := m.paused.Get(id)
 	if !ok {
 		return nil
 	}
 	// As of now it is gone, whatever a crash leaves behind.
 	tags := r.OwnTags
 	r.SnapshotTag = ""
-	if err := m.paused.put(r); err != nil {
+	if err := m.paused.Put(r); err != nil {
 		// A full disk takes nothing more, and lets a record go. A snapshot that is in use
 		// becomes one as any other.
-		if gone := m.paused.remove(id); gone != nil {
+		if gone := m.paused.Remove(id); gone != nil {
 			return wrap(errors.Join(err, gone), "removing what was saved of sandbox %s", id)
 		}
 	}
 	if left := m.dropOwn(tags); len(left) > 0 {
 		return nil
 	}
-	if err := m.paused.remove(id); err != nil { // it names nothing, and goes at a later start
+	if err := m.paused.Remove(id); err != nil { // it names nothing, and goes at a later start
 		m.opts.Log.Warn("removing the record of a sandbox", "id", id, "error", err)
 	}
 	return nil
@@ -263,7 +263,7 @@ func (m *Manager) find(ctx context.Context, id string) (*box, error) {
 func (m *Manager) pauseAll() error {
 	var keep []string
 	for _, info := range m.Sandboxes() {
-		_, before := m.paused.get(info.ID)
+		_, before := m.paused.Get(info.ID)
 		if info.State == Running && info.Workspace == "" && (before || info.OnTimeout == PauseOnTimeout) {
 			keep = append(keep, info.ID)
 		}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/journal"
 )
 
 // forkOne makes a sandbox of the borrowed snapshot.
@@ -93,7 +95,7 @@ func TestPauseAndResume(t *testing.T) {
 		Metadata: map[string]string{"who": "me"}, Env: map[string]string{"A": "1", "B": "2"},
 		Lifetime: time.Hour, Front: json.RawMessage(`{"x":1}`), OnTimeout: PauseOnTimeout,
 	})
-	if !idPattern.MatchString(id) {
+	if !journal.ValidID(id) {
 		t.Errorf("id %q", id)
 	}
 	if got := evalIn(t, m, id, "x = 21; x"); got != "21" {
@@ -154,7 +156,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	wantCode(t, "killing it again", m.Kill(id), NotFound, id)
 	wantCode(t, "resuming what was killed", second(m.Resume(t.Context(), id, 0)), NotFound, id)
-	if tags, all := ownTags(t, m), m.Sandboxes(); len(tags)+len(all)+len(m.paused.all()) > 0 {
+	if tags, all := ownTags(t, m), m.Sandboxes(); len(tags)+len(all)+len(m.paused.All()) > 0 {
 		t.Errorf("left are %q, %+v", tags, all)
 	}
 }
@@ -326,7 +328,7 @@ func TestConcurrentPauses(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		stop()
 		all.Wait()
-		if list := m.Sandboxes(); len(list)+len(m.paused.all()) > 0 {
+		if list := m.Sandboxes(); len(list)+len(m.paused.All()) > 0 {
 			t.Errorf("left are %+v", list)
 		}
 		if tags := ownTags(t, m); len(tags) > 0 {

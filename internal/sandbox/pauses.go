@@ -3,9 +3,9 @@ package sandbox
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"time"
 
+	"github.com/forkd-dev/forkd/internal/journal"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -37,15 +37,13 @@ type pausedRecord struct {
 	PausedAt   time.Time         `json:"paused_at"`
 }
 
-var idPattern = regexp.MustCompile(`^sb[0-9a-f]{12}$`)
+func (r pausedRecord) Key() string { return r.ID }
 
-func (r pausedRecord) key() string { return r.ID }
-
-func (r pausedRecord) check() error {
+func (r pausedRecord) Check() error {
 	switch {
 	case r.Version != pausedVersion:
 		return fmt.Errorf("version %d, this forkd reads version %d", r.Version, pausedVersion)
-	case !idPattern.MatchString(r.ID):
+	case !journal.ValidID(r.ID):
 		return fmt.Errorf("bad id %q", r.ID)
 	case !snapshot.ValidTag(r.BaseTag):
 		return fmt.Errorf("bad tag %q", r.BaseTag)
@@ -88,7 +86,7 @@ func (r pausedRecord) info() Info {
 // pauseOf is the record of a sandbox that is being paused. As long as it is, it was paused when it was before.
 func (m *Manager) pauseOf(b *box, k kept) pausedRecord {
 	next := recordOf(b, k)
-	if last, ok := m.paused.get(b.id); ok && last.SnapshotTag == k.SnapshotTag {
+	if last, ok := m.paused.Get(b.id); ok && last.SnapshotTag == k.SnapshotTag {
 		next.PausedAt = last.PausedAt
 	}
 	return next

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/agent/wire"
+	"github.com/forkd-dev/forkd/internal/records"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -36,7 +37,7 @@ func TestPausedRecordGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := parseRecord[pausedRecord](text)
+	r, err := records.Parse[pausedRecord](text)
 	if err != nil || !reflect.DeepEqual(r, goldenPaused) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -69,7 +70,7 @@ func TestPausedRecordsThatAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		word, _, _ := strings.Cut(what, ` "`)
-		if _, err := parseRecord[pausedRecord](text); err == nil || !strings.Contains(err.Error(), word) {
+		if _, err := records.Parse[pausedRecord](text); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -83,7 +84,7 @@ func FuzzPausedRecord(f *testing.F) {
 	f.Add(text)
 	f.Add([]byte(`{"version":1,"id":"sb000000000000","base_tag":"a","on_timeout":"kill"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := parseRecord[pausedRecord](b)
+		r, err := records.Parse[pausedRecord](b)
 		if err != nil {
 			return
 		}
@@ -96,7 +97,7 @@ func FuzzPausedRecord(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := parseRecord[pausedRecord](again); err != nil {
+		if _, err := records.Parse[pausedRecord](again); err != nil {
 			t.Errorf("%s was accepted, and is refused as %s: %v", b, again, err)
 		}
 	})
@@ -120,7 +121,7 @@ func TestStateIsKeptBeforeItIsNamed(t *testing.T) {
 			refused("before it is named", k.SnapshotTag, "being made")
 			wantCode(t, "with what it was made from", second(m.RemoveSnapshots([]string{"base"}, RemoveOptions{Cascade: true})), InUse, "being made")
 		}
-		return m.paused.put(recordOf(b, k))
+		return m.paused.Put(recordOf(b, k))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -142,13 +143,13 @@ func TestKillOfWhatCannotBeForgotten(t *testing.T) {
 	save := func() {
 		t.Helper()
 		bare(t, m, "paused-x", "base")
-		if err := m.paused.put(r); err != nil {
+		if err := m.paused.Put(r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// path is where the record lies. One that is a directory with something in it can be
 	// neither replaced nor removed.
-	path := m.paused.path(r.ID)
+	path := filepath.Join(home, "sandboxes", r.ID+".json")
 	block := func() {
 		t.Helper()
 		if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
@@ -198,7 +199,7 @@ func TestSweepOfPauses(t *testing.T) {
 				bare(t, m, tag, "base")
 			}
 		}
-		if err := m.paused.put(r); err != nil {
+		if err := m.paused.Put(r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -264,7 +265,7 @@ func TestPauseDuringASweep(t *testing.T) {
 	for id, tag := range map[string]string{b.id: "paused-never", "sb000000000000": "left"} { // first pauses that were cut short
 		cut := goldenPaused
 		cut.ID, cut.BaseTag, cut.kept = id, "x", kept{OwnTags: []string{tag}}
-		if err := m.paused.put(cut); err != nil {
+		if err := m.paused.Put(cut); err != nil {
 			t.Fatal(err)
 		}
 	}

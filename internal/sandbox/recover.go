@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell"
+	"github.com/forkd-dev/forkd/internal/journal"
 	"github.com/forkd-dev/forkd/internal/snapshot"
 )
 
@@ -66,7 +67,7 @@ func (n boxNote) check() error {
 		}
 	}
 	switch {
-	case !idPattern.MatchString(n.ID):
+	case !journal.ValidID(n.ID):
 		return fmt.Errorf("bad id %q", n.ID)
 	case n.Tag == "":
 		return errors.New("it is of no snapshot")
@@ -198,8 +199,8 @@ func (m *Manager) stored(man *snapshot.Manifest) *snapshot.Snapshot {
 func (m *Manager) settle(b *box, a *arrival) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
-	if _, ok := m.spaces.get(b.workspace); b.workspace != "" && !ok {
-		m.journal.gone(reasonSpace, b.id)
+	if _, ok := m.spaces.Get(b.workspace); b.workspace != "" && !ok {
+		m.journal.Gone(reasonSpace, b.id)
 		return fmt.Errorf("there is no workspace %q any more", b.workspace)
 	}
 	was := a.boxes[b.id].box
@@ -210,7 +211,7 @@ func (m *Manager) settle(b *box, a *arrival) error {
 	if i := slices.IndexFunc(rivals, func(other *box) bool { return other.restored.After(b.restored) }); i >= 0 {
 		if rivals[i].id != b.id {
 			m.drop(was, reasonOutlived)
-			m.journal.gone(reasonOutlived, b.id)
+			m.journal.Gone(reasonOutlived, b.id)
 		}
 		return errors.New(reasonOutlived)
 	}
@@ -235,7 +236,7 @@ var errOutdated = errors.New("it is not what its sandbox is any more")
 // closed it later has ended. Or the sandbox was killed before the cell told of it.
 func (m *Manager) outdated(b *box) bool {
 	r, saved := m.saved(b.id)
-	return saved && r.PausedAt.After(b.restored) || m.journal.outdated(b.id, b.restored)
+	return saved && r.PausedAt.After(b.restored) || m.journal.Outdated(b.id, b.restored)
 }
 
 // rivals returns the sandboxes that are what another is, too.

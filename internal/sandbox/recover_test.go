@@ -200,7 +200,7 @@ func TestRecoverWorkspaces(t *testing.T) {
 	var want []string
 	for _, name := range []string{"desk", "lab"} {
 		w := spaceRecord{Version: spaceVersion, Name: name, BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
-		if err := m.spaces.put(w); err != nil {
+		if err := m.spaces.Put(w); err != nil {
 			t.Fatal(err)
 		}
 		var last *box
@@ -290,7 +290,7 @@ func TestWorkspaceThatFell(t *testing.T) {
 	m := openBare(t, t.TempDir())
 	bare(t, m, "x", "")
 	w := spaceRecord{Version: spaceVersion, Name: "desk", BaseTag: "x", kept: kept{SnapshotTag: "x"}, CreatedAt: time.Now().UTC()}
-	if err := m.spaces.put(w); err != nil {
+	if err := m.spaces.Put(w); err != nil {
 		t.Fatal(err)
 	}
 	b := occupy(t, m, "desk")
@@ -303,7 +303,7 @@ func TestWorkspaceThatFell(t *testing.T) {
 		t.Errorf("listed as %+v, %v", list, err)
 	}
 	w.SuspendedAt = time.Now().Add(time.Second)
-	if err := m.spaces.put(w); err != nil {
+	if err := m.spaces.Put(w); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.SuspendWorkspace(t.Context(), "desk"); err != nil {

@@ -98,7 +98,7 @@ func (m *Manager) replace(b, next *box) error {
 	if err := m.exchange(b, next); err != nil {
 		return err
 	}
-	m.journal.began(next)
+	m.journal.Began(siblings(next)...)
 	next.note() // before the other one ends: should the daemon do so too, one of them stays
 	next.machine.OnEnd(func() { m.retire(next) })
 	m.end(b, reasonRolled)

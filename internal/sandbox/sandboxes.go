@@ -32,13 +32,13 @@ func (m *Manager) noSandbox(id string) *Error {
 	if c := m.dark(); c != nil {
 		hint = fmt.Sprintf("process %d does not answer yet, and may have sandboxes that the journal, which is damaged or lacks something, does not tell of", c.PID)
 	}
-	if _, ok := m.spaces.get(id); ok {
+	if _, ok := m.spaces.Get(id); ok {
 		hint = fmt.Sprintf("%q is a workspace: use `forkd workspace exec` and `forkd workspace eval`", id)
 		if b := m.occupant(id); b != nil {
 			hint += ", or its sandbox, " + b.id
 		}
 	}
-	if reason := m.journal.reason(id); reason != "" {
+	if reason := m.journal.Reason(id); reason != "" {
 		return fail(NotFound, hint, "there is no sandbox %q any more: %s", id, reason)
 	}
 	return fail(NotFound, hint, "there is no sandbox %q", id)
@@ -51,7 +51,7 @@ func (m *Manager) Sandboxes() []Info {
 	m.mu.Lock()
 	boxes := maps.Clone(m.boxes)
 	m.mu.Unlock()
-	paused := m.paused.all()
+	paused := m.paused.All()
 	infos := make([]Info, 0, len(boxes)+len(paused))
 	for _, b := range boxes {
 		infos = append(infos, b.info())
@@ -133,6 +133,6 @@ func (m *Manager) Kill(id string) error {
 	if err := m.forget(id); err != nil {
 		return err
 	}
-	m.journal.gone(reasonKilled, id)
+	m.journal.Gone(reasonKilled, id)
 	return nil
 }

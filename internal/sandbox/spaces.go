@@ -22,9 +22,9 @@ type spaceRecord struct {
 	SuspendedAt time.Time `json:"suspended_at,omitzero"`
 }
 
-func (w spaceRecord) key() string { return w.Name }
+func (w spaceRecord) Key() string { return w.Name }
 
-func (w spaceRecord) check() error {
+func (w spaceRecord) Check() error {
 	switch {
 	case w.Version != spaceVersion:
 		return fmt.Errorf("version %d, this forkd reads version %d", w.Version, spaceVersion)

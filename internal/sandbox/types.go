@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"time"
+
+	"github.com/forkd-dev/forkd/internal/journal"
 )
 
 // Code classifies an error for callers; the strings are part of the REST API.
@@ -68,8 +70,8 @@ type State string
 // other states are final, with a reason in Info, but for one that was paused before: see Resume.
 const (
 	Running State = "running"
-	Exited  State = "exited"  // the guest powered off or was reset
-	Crashed State = "crashed" // the guest or its host failed
+	Exited  State = State(journal.Exited)  // the guest powered off or was reset
+	Crashed State = State(journal.Crashed) // the guest or its host failed
 )
 
 // Info describes a sandbox.

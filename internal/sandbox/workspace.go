@@ -26,7 +26,7 @@ func (m *Manager) CreateWorkspace(ctx context.Context, spec WorkspaceSpec) (*Wor
 		return nil, err
 	}
 	defer free()
-	if _, ok := m.spaces.get(spec.Name); ok {
+	if _, ok := m.spaces.Get(spec.Name); ok {
 		return nil, fail(AlreadyExists, "choose another name, or resume it", "workspace %q exists already", spec.Name)
 	}
 	w := spaceRecord{
@@ -38,7 +38,7 @@ func (m *Manager) CreateWorkspace(ctx context.Context, spec WorkspaceSpec) (*Wor
 	if err != nil {
 		return nil, err
 	}
-	if err := m.spaces.put(w); err != nil {
+	if err := m.spaces.Put(w); err != nil {
 		m.drop(b, reasonRefused)
 		return nil, wrap(err, "creating workspace %q", spec.Name)
 	}
@@ -94,7 +94,7 @@ func (m *Manager) RemoveWorkspace(ctx context.Context, name string) error {
 		return err
 	}
 	defer free()
-	if err := m.spaces.remove(name); err != nil {
+	if err := m.spaces.Remove(name); err != nil {
 		return wrap(err, "removing workspace %q", name)
 	}
 	if b := m.occupant(name); b != nil {
@@ -107,14 +107,14 @@ func (m *Manager) RemoveWorkspace(ctx context.Context, name string) error {
 // Workspaces lists the workspaces in order of their names.
 func (m *Manager) Workspaces() ([]Workspace, error) {
 	var list []Workspace
-	for _, w := range m.spaces.all() {
+	for _, w := range m.spaces.All() {
 		list = append(list, m.describeSpace(w))
 	}
 	return list, nil
 }
 
 func (m *Manager) workspace(name string) (*Workspace, error) {
-	w, ok := m.spaces.get(name)
+	w, ok := m.spaces.Get(name)
 	if !ok {
 		return nil, noWorkspace(name)
 	}
@@ -151,10 +151,10 @@ func checkWorkspace(name string) error {
 
 // space waits for the turn to do something to a workspace.
 func (m *Manager) space(ctx context.Context, name string) (free func(), err error) {
-	if err := m.spaces.turns.take(ctx, name); err != nil {
+	if err := m.spaceTurns.take(ctx, name); err != nil {
 		return nil, err
 	}
-	return func() { m.spaces.turns.release(name) }, nil
+	return func() { m.spaceTurns.release(name) }, nil
 }
 
 // enterSpace is space for a workspace that there must be.
@@ -166,7 +166,7 @@ func (m *Manager) enterSpace(ctx context.Context, name string) (spaceRecord, fun
 	if err != nil {
 		return spaceRecord{}, nil, err
 	}
-	w, ok := m.spaces.get(name)
+	w, ok := m.spaces.Get(name)
 	if !ok {
 		free()
 		return spaceRecord{}, nil, noWorkspace(name)
@@ -230,7 +230,7 @@ func (m *Manager) leave(ctx context.Context, w spaceRecord) error {
 			w.SuspendedAt = time.Now().UTC()
 		}
 		w.kept = k
-		return m.spaces.put(w)
+		return m.spaces.Put(w)
 	}
 	k, err := m.save(ctx, b, fmt.Sprintf("ws-%.40s", w.Name), w.BaseTag, w.kept, put)
 	if err != nil {
@@ -245,7 +245,7 @@ func (m *Manager) leave(ctx context.Context, w spaceRecord) error {
 func (m *Manager) suspendAll() error {
 	var mu sync.Mutex
 	var failed error
-	spaces := m.spaces.all()
+	spaces := m.spaces.All()
 	each(len(spaces), func(i int) {
 		ctx, cancel := context.WithTimeout(context.Background(), suspendTime)
 		defer cancel()

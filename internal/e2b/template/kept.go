@@ -1,15 +1,12 @@
 package template
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 
+	"github.com/forkd-dev/forkd/internal/records"
 	"github.com/forkd-dev/forkd/internal/sandbox"
 )
 
@@ -86,31 +83,11 @@ func (s *Store) change(do func(next state) error) error {
 		return full("the templates need %d bytes", len(b))
 	}
 	if err == nil {
-		err = writeDurably(s.path, append(b, '\n'))
+		err = records.WriteDurably(s.path, append(b, '\n'))
 	}
 	if err != nil {
 		return &sandbox.Error{Code: sandbox.Internal, Message: "keeping the templates", Err: err}
 	}
 	s.known = next
 	return nil
-}
-
-// writeDurably replaces a file in one step.
-func writeDurably(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = cmp.Or(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -1,4 +1,4 @@
-package sandbox
+package journal
 
 import (
 	"slices"
@@ -7,10 +7,7 @@ import (
 
 // What is remembered of sandboxes that are not known any more.
 const (
-	// maxDeparted is how many there are usually: as many as can have lived at once. More are remembered while
-	// a cell may not have heard that they have gone, since it would tell of them again.
-	maxDeparted = maxListed
-	// maxDepartedText bounds their ids and reasons all the same, in bytes: those of 77,000 that were killed.
+	// maxDepartedText bounds ids and reasons, in bytes: those of 77,000 that were killed.
 	maxDepartedText = 2 << 20
 	// departedAtOnce is how many come before it is looked which of the old ones are to be forgotten.
 	departedAtOnce = 1000
@@ -19,6 +16,10 @@ const (
 // departed remembers why sandboxes are not there any more, for those who ask for them, and for cells that
 // still have them.
 type departed struct {
+	// usual is how many there are usually: as many as can have lived at once. More are remembered while a cell may
+	// not have heard that they have gone, since it would tell of them again.
+	usual int
+
 	mu    sync.Mutex
 	known map[string]departure   // by id; guarded by mu
 	order []string               // ids, oldest first; guarded by mu
@@ -37,9 +38,6 @@ type departure struct {
 func (d *departed) add(id string, why departure) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.known == nil {
-		d.known, d.most = make(map[string]departure), maxDeparted
-	}
 	was, again := d.known[id]
 	if again {
 		d.text -= len(was.reason)
@@ -71,7 +69,7 @@ func (d *departed) forgetting(deaf func() map[string]bool) {
 
 // trim forgets the oldest, but for those of some cells. The caller holds d.mu.
 func (d *departed) trim(deaf map[string]bool) {
-	excess := len(d.order) - maxDeparted
+	excess := len(d.order) - d.usual
 	d.order = slices.DeleteFunc(d.order, func(id string) bool {
 		if excess <= 0 || deaf[d.known[id].cell] {
 			return false
@@ -104,7 +102,7 @@ func (d *departed) entries() (list []*entry) {
 	var last departure
 	for _, id := range d.order {
 		if why := d.known[id]; list == nil || why != last {
-			list, last = append(list, &entry{Event: gone, Reason: why.reason, origin: origin{Cell: why.cell}}), why
+			list, last = append(list, &entry{Event: gone, Reason: why.reason, Origin: Origin{Cell: why.cell}}), why
 		}
 		e := list[len(list)-1]
 		e.IDs = append(e.IDs, id)
