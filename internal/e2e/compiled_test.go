@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/forkd-dev/forkd/client"
 )
@@ -73,5 +74,50 @@ sys.addaudithook(count)`}}, nil)
 	}
 	if first == 0 || last != 0 {
 		t.Errorf("the first one compiled %d times, and the last one %d", first, last)
+	}
+}
+
+// Who leaves and asks the same again has the second answer: the interrupt of what was left hits nothing else.
+func TestSameCodeAfterLeaving(t *testing.T) {
+	d := shared(t)
+	ids := d.fork(t, 16)
+	const code = "import time; time.sleep(.2)\n'slept'"
+	ctx, leave := context.WithCancel(limited(t, patience))
+	time.AfterFunc(60*time.Millisecond, leave)
+	_ = d.EvalAll(ctx, ids, client.EvalRequest{Code: code}, func(string, *client.EvalResult, error) error { return nil }) // it is left
+	values, failed := d.evalAll(t, ids, code, nil)
+	if len(values) != len(ids) || len(failed) != 0 {
+		t.Errorf("%d of %d have slept; %v", len(values), len(ids), failed)
+	}
+}
+
+// A generator of numpy's that is not of the usual kind is renewed as well, in children of a branch and behind a pause; and half a
+// pair of Gaussian numbers is not given out twice.
+func TestUnusualGenerators(t *testing.T) {
+	d := shared(t)
+	for name, prepare := range map[string]string{
+		"another kind":      "numpy.random.set_bit_generator(numpy.random.PCG64(5))",
+		"half a pair":       "numpy.random.seed(7); _ = numpy.random.normal()",
+		"another generator": "import random\nclass Same(random.Random):\n    __eq__ = lambda self, other: True\n    __hash__ = None\nrandom._inst = Same(3)",
+	} {
+		id := d.fork(t, 1)[0]
+		draw := "import random, numpy.random\n[numpy.random.normal(), numpy.random.random(), random._inst.random()]"
+		d.eval(t, id, prepare)
+		children := d.forkWith(t, client.ForkRequest{FromSandbox: id, N: client.Ptr(3)})
+		if _, err := d.Pause(limited(t, patience), id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Resume(limited(t, patience), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		seen := make(map[float64]string)
+		for _, id := range append(children, id) {
+			for i, v := range value[[]float64](t, d, id, draw) {
+				if owner, taken := seen[v]; taken {
+					t.Errorf("%s: number %d of %s is one of %s", name, i, id, owner)
+				}
+				seen[v] = id
+			}
+		}
 	}
 }
