@@ -360,7 +360,12 @@ test("Unix sockets", async () => {
 		const controller = new Controller({ url: `unix://${path}` });
 		assert.deepEqual(await controller.version(), { api: "v1", startedAtUnix: 1 });
 		assert.throws(() => new Sandbox("x", controller).getUrl(80), UnsupportedError);
+		setPlatform(web);
+		await assert.rejects(controller.version(), (err) => {
+			return err instanceof UnsupportedError && err.message.includes(path) && /imports "forkd"/.test(err.hint);
+		});
 	} finally {
+		setPlatform(node);
 		other.closeAllConnections();
 		other.close();
 		rmSync(dir, { recursive: true });
