@@ -472,6 +472,20 @@ func TestInputs(t *testing.T) {
 	}
 }
 
+// TestCodeThatIsTooLong: who has more code than a request may have is told another way.
+func TestCodeThatIsTooLong(t *testing.T) {
+	fake := newFake(t.TempDir())
+	if status, _, errs := terminal(t, fake, "", "fork", "-t", "base", "-q"); status != 0 {
+		t.Fatal(errs)
+	}
+	for _, args := range [][]string{{"eval", "-"}, {"eval", "--all", "-"}, {"run-code", "-"}} {
+		status, _, errs := terminal(t, fake, strings.Repeat("x", 8<<20), args...)
+		if status != 1 || !strings.Contains(errs, "over the limit of 8388608 bytes") || !strings.Contains(errs, "\nforkd: hint: copy it into the sandbox with `forkd cp`") {
+			t.Errorf("%s: %d %s", args, status, errs)
+		}
+	}
+}
+
 // TestMemoryThatIsNotKnown: quickstart says why.
 func TestMemoryThatIsNotKnown(t *testing.T) {
 	q := &quickstart{quickstartOptions: &quickstartOptions{n: 10}, procs: &processes{root: procRoot, daemon: os.Getpid()}, baseline: 1 << 40}

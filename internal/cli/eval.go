@@ -34,7 +34,7 @@ between evaluations. What the code prints is passed on, then comes its value, of
 no more than the first 65,536 characters; standard error tells when it was cut. An
 exception's traceback goes to standard error and the exit status is 1, or 124 when
 the code was interrupted because of its time limit. The code "-" is read from
-standard input.
+standard input. Flags come before the code.
 
 With --all, or --child more than once, the code is evaluated in all of them at once,
 which costs less than one after the other. What each has to say comes as it answers,
@@ -57,7 +57,7 @@ and the last line on standard error says how many.`,
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false)
-	flags.StringArrayVarP(&o.children, "child", "c", nil, "`ID` of the sandbox; the youngest that runs by default; may be repeated")
+	childFlagFunc(cmd, childUsage+"; may be repeated", func(id string) { o.children = append(o.children, id) })
 	flags.BoolVar(&o.all, "all", false, "evaluate in every sandbox that runs")
 	flags.StringVarP(&o.tag, "tag", "t", "", "with --all: in those of this `snapshot` only")
 	flags.Var(&o.timeout, "timeout", "interrupt the code after this `time`"+timeForm)
@@ -89,7 +89,7 @@ func (o *evalOptions) run(ctx context.Context, args []string) error {
 	}
 	res, err := c.Eval(ctx, id, req)
 	if err != nil {
-		return err
+		return codeError(err)
 	}
 	if o.json {
 		err = o.f.io.json(res)
@@ -130,7 +130,7 @@ func (o *evalOptions) inMany(ctx context.Context, c *client.Client, req client.E
 			return o.f.io.json(answer)
 		})
 		if err != nil {
-			return err
+			return codeError(err)
 		}
 	}
 	if failed > 0 {

@@ -54,8 +54,22 @@ func tagFlag(cmd *cobra.Command, p *string) {
 	cmd.Flags().StringVarP(p, "tag", "t", envTag(), "`snapshot` to fork (FORKD_TAG)")
 }
 
+const childUsage = "`ID` of the sandbox; the youngest that runs by default"
+
 func childFlag(cmd *cobra.Command, p *string) {
-	cmd.Flags().StringVarP(p, "child", "c", "", "`ID` of the sandbox; the youngest that runs by default")
+	childFlagFunc(cmd, childUsage, func(id string) { *p = id })
+}
+
+// childFlagFunc is --child, each of whose values is taken. An empty one, as of a variable that is not set, does not mean the
+// youngest.
+func childFlagFunc(cmd *cobra.Command, usage string, take func(id string)) {
+	cmd.Flags().FuncP("child", "c", usage, func(id string) error {
+		if id == "" {
+			return errors.New("is empty")
+		}
+		take(id)
+		return nil
+	})
 }
 
 // orChild takes the sandbox as the only argument where --child does not say it.

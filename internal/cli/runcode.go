@@ -41,8 +41,8 @@ func newRunCode(f *factory) *cobra.Command {
 keeps state between runs. What it prints and displays comes as it does; of values that
 have several forms, the text. An exception's traceback goes to standard error and the
 exit status is 1, or 124 when the code was interrupted because of its time limit. The
-code "-" is read from standard input. With --json there is an object for each piece of
-output and each value, with all its forms.`,
+code "-" is read from standard input. Flags come before the code. With --json there is
+an object for each piece of output and each value, with all its forms.`,
 		Example: `  forkd run-code 'import math; math.pi'
   forkd run-code --language bash 'cd /tmp; ls'
   forkd run-code --save . - < plot.py`,
@@ -90,7 +90,7 @@ func (o *runCodeOptions) run(ctx context.Context, args []string) error {
 		Code: code, Language: api.Language(o.language), Context: o.context, Cwd: o.cwd, User: o.user, Env: env, TimeoutSecs: o.timeout.secs(),
 	}, o.show())
 	if err != nil {
-		return err
+		return codeError(err)
 	}
 	if o.json {
 		if err := o.f.io.json(client.RunEvent{End: end}); err != nil {
@@ -133,6 +133,14 @@ func codeOf(s *Streams, args []string) (string, error) {
 		return "", usagef("the code is empty")
 	}
 	return code, nil
+}
+
+// codeError adds to an error of running code what to do if there was too much of it.
+func codeError(err error) error {
+	if !client.IsCode(err, api.ErrorCodeTooLarge) {
+		return err
+	}
+	return &hinted{err, "copy it into the sandbox with `forkd cp`, and run the file"}
 }
 
 // show returns what prints events.

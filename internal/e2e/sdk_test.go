@@ -14,9 +14,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/forkd-dev/forkd/client"
 )
 
 const (
@@ -59,15 +62,19 @@ func TestSDKConformance(t *testing.T) {
 	})
 }
 
-// The examples in the READMEs, each as a program of its own, and those in examples. They leave nothing.
+// The examples in the READMEs, each as a program of its own, and those in examples. They leave nothing, and find nothing
+// imported but what is in a snapshot that nobody has asked for more.
 func TestSDKExamples(t *testing.T) {
 	d := shared(t)
+	usual := d.withUsualNames(t)
+	env := []string{"FORKD_TAG=" + usual}
+	onUsual := strings.NewReplacer(strconv.Quote(tag), strconv.Quote(usual)).Replace
 	before := d.tags(t)
 	t.Run("python", func(t *testing.T) {
 		python := lookPath(t, "python3")
 		for i, example := range append(examples(t, "../..", "python"), examples(t, pythonSDK, "python")...) {
 			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
-				runSDK(t, d, nil, python, "-c", example)
+				runSDK(t, d, env, python, "-c", onUsual(example))
 			})
 		}
 		programs, err := filepath.Glob("../../examples/*.py")
@@ -76,7 +83,7 @@ func TestSDKExamples(t *testing.T) {
 		}
 		for _, program := range programs {
 			t.Run(filepath.Base(program), func(t *testing.T) {
-				runSDK(t, d, nil, python, program)
+				runSDK(t, d, env, python, program)
 			})
 		}
 	})
@@ -87,11 +94,11 @@ func TestSDKExamples(t *testing.T) {
 			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
 				// It is inside of the package, which may import itself by its name.
 				source := filepath.Join(sdk, fmt.Sprintf("example%d.mts", i+1))
-				if err := os.WriteFile(source, []byte(example), 0o600); err != nil {
+				if err := os.WriteFile(source, []byte(onUsual(example)), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				compileExample(t, sdk, source)
-				runSDK(t, d, nil, node, strings.TrimSuffix(source, ".mts")+".mjs")
+				runSDK(t, d, env, node, strings.TrimSuffix(source, ".mts")+".mjs")
 			})
 		}
 	})
@@ -102,6 +109,28 @@ func TestSDKExamples(t *testing.T) {
 	if after := d.tags(t); !slices.Equal(after, before) {
 		t.Errorf("the examples left of snapshots %q; there were %q", after, before)
 	}
+}
+
+// withUsualNames derives a snapshot of the shared one in which no module has a name but numpy, as in one of a request
+// that says nothing of modules, and returns its tag.
+func (d *daemon) withUsualNames(t *testing.T) (name string) {
+	t.Helper()
+	name = "usual"
+	_, err := d.DeriveSnapshot(limited(t, patience), tag, client.DeriveRequest{Tag: name, Evals: []string{`
+import types
+for name, value in list(globals().items()):
+    if isinstance(value, types.ModuleType) and name not in ("__builtins__", "numpy"):
+        del globals()[name]
+del name, value`}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := d.RemoveSnapshot(context.Background(), name, client.RemoveOptions{Force: true}); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
 }
 
 // tags returns the tags of the snapshots that there are.

@@ -148,9 +148,17 @@ class CapacityExceededError(ForkdError):
 
 
 class DeadlineError(ForkdError, TimeoutError):
-    """A time limit passed."""
+    """A time limit passed.
+
+    missing lists the ids of the sandboxes that have not answered an evaluation in many;
+    it is empty for all else.
+    """
 
     code = "timeout"
+
+    def __init__(self, message: str, *more: Any, missing: Sequence[str] = ()):
+        super().__init__(message, *more)
+        self.missing = list(missing)
 
 
 class NoSpaceError(ForkdError):

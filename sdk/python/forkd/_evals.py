@@ -83,19 +83,21 @@ async def eval_all(
     """Evaluate in sandboxes, and yield each with its outcome as it answers."""
     waiting = {id_of(sandbox): sandbox for sandbox in sandboxes}
     cut: Optional[ForkdError] = None
-    async with transport.lines("POST", path, body) as answer:
-        try:
-            async for line in answer.objects():
-                outcome = outcome_of(line)
-                if outcome.sandbox_id not in waiting:
-                    raise ForkdError(f"an answer of sandbox {outcome.sandbox_id!r} has no place here")
-                yield waiting.pop(outcome.sandbox_id), outcome
-        except UnavailableError as err:
-            cut = err
-        except DeadlineError as err:
-            raise DeadlineError(f"{err}; {unanswered(list(waiting), len(sandboxes))}") from err
-        if waiting:
-            raise PartialEvalError(list(waiting), len(sandboxes)) from cut
+    try:
+        async with transport.lines("POST", path, body) as answer:  # which begins with the first outcome
+            try:
+                async for line in answer.objects():
+                    outcome = outcome_of(line)
+                    if outcome.sandbox_id not in waiting:
+                        raise ForkdError(f"an answer of sandbox {outcome.sandbox_id!r} has no place here")
+                    yield waiting.pop(outcome.sandbox_id), outcome
+            except UnavailableError as err:
+                cut = err
+            if waiting:
+                raise PartialEvalError(list(waiting), len(sandboxes)) from cut
+    except DeadlineError as err:
+        missing = list(waiting)
+        raise DeadlineError(f"{err}; {unanswered(missing, len(sandboxes))}", missing=missing) from err
 
 
 def outcome_of(line: Mapping[str, Any]) -> EvalOutcome:

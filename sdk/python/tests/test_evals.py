@@ -44,12 +44,13 @@ class TestEvals(FakeDaemon):
         self.answer("POST", "/v1/eval", 200, b"".join(lines))
 
     def held(self, *lines):
-        """Answer with lines and no end; gone is set when the client has gone."""
+        """Answer with lines and no end, with nothing if there are none; gone is set when the client has gone."""
 
         def answer(handler):
-            handler.send_response(200)
-            handler.send_header("Transfer-Encoding", "chunked")
-            handler.end_headers()
+            if lines:
+                handler.send_response(200)
+                handler.send_header("Transfer-Encoding", "chunked")
+                handler.end_headers()
             for each in lines:
                 handler.wfile.write(b"%x\r\n%s\r\n" % (len(each), each))
             handler.connection.settimeout(30)
@@ -194,13 +195,27 @@ class TestEvals(FakeDaemon):
     def test_the_time_of_a_call_is_for_all_of_it(self):
         self.held(good("a", value=1))
         came = []
-        with self.assertRaisesRegex(DeadlineError, "the call took longer than 1 s; 1 of 2 sandboxes have not answered: b$"):
+        late = "the call took longer than {} s; 1 of 2 sandboxes have not answered: b$"
+        with self.assertRaisesRegex(DeadlineError, late.format("1")) as caught:
             for id, _ in self.controller.within(1).eval_all(["a", "b"], "1"):
                 came.append(id)
-        self.assertEqual(came, ["a"])
+        self.assertEqual((came, caught.exception.missing), (["a"], ["b"]))
         self.assertGone()
-        with self.assertRaisesRegex(DeadlineError, "longer than 0.2 s; 1 of 2 sandboxes have not answered: b$"):
+        with self.assertRaisesRegex(DeadlineError, late.format("0.2")) as caught:
             self.asyncs(self.speaker.within(0.2).eval_each(["a", "b"], "1"))
+        self.assertEqual(caught.exception.missing, ["b"])
+
+    def test_all_are_named_when_time_is_over_before_anybody_has_answered(self):
+        self.held()
+        for ask in (
+            lambda: list(self.controller.within(0.2).eval_all(["a", "b"], "1")),
+            lambda: self.asyncs(self.speaker.within(0.2).eval_each(["a", "b"], "1")),
+        ):
+            self.gone.clear()
+            with self.assertRaisesRegex(DeadlineError, "0.2 s; 2 of 2 sandboxes have not answered: a, b$") as caught:
+                ask()
+            self.assertEqual(caught.exception.missing, ["a", "b"])
+            self.assertGone()
 
 
 if __name__ == "__main__":

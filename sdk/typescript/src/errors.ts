@@ -151,9 +151,18 @@ export class CapacityExceededError extends ForkdError {
 	static readonly code = "capacity_exceeded";
 }
 
-/** A time limit passed. */
+/**
+ * A time limit passed. `missing` lists the ids of the sandboxes that have not answered an evaluation in many; it is empty
+ * for all else.
+ */
 export class DeadlineError extends ForkdError {
 	static readonly code: string = "timeout";
+	readonly missing: string[];
+
+	constructor(message: string, more: ConstructorParameters<typeof ForkdError>[1] & { missing?: string[] } = {}) {
+		super(message, more);
+		this.missing = more.missing ?? [];
+	}
 }
 
 /** The disk is full. */

@@ -89,22 +89,25 @@ export async function* evalAll<S extends SandboxRef>(
 	options: CallOptions,
 ): AsyncGenerator<[S, EvalOutcome], void, void> {
 	const waiting = new Map(sandboxes.map((sandbox) => [idOf(sandbox), sandbox]));
-	const reply = await transport.lines("POST", path, request, options);
 	let cut: unknown;
 	try {
-		for await (const line of reply.objects<Line>()) {
-			const outcome = outcomeOf(line);
-			const sandbox = waiting.get(outcome.sandboxId);
-			if (sandbox === undefined) throw new ForkdError(`an answer of sandbox ${line.sandbox_id} has no place here`);
-			waiting.delete(outcome.sandboxId);
-			yield [sandbox, outcome];
+		const reply = await transport.lines("POST", path, request, options); // which begins with the first outcome
+		try {
+			for await (const line of reply.objects<Line>()) {
+				const outcome = outcomeOf(line);
+				const sandbox = waiting.get(outcome.sandboxId);
+				if (sandbox === undefined) throw new ForkdError(`an answer of sandbox ${line.sandbox_id} has no place here`);
+				waiting.delete(outcome.sandboxId);
+				yield [sandbox, outcome];
+			}
+		} catch (err) {
+			if (!(err instanceof UnavailableError)) throw err;
+			cut = err;
 		}
 	} catch (err) {
-		if (err instanceof DeadlineError) {
-			throw new DeadlineError(`${err.message}; ${unanswered([...waiting.keys()], sandboxes.length)}`, { cause: err });
-		}
-		if (!(err instanceof UnavailableError)) throw err;
-		cut = err;
+		if (!(err instanceof DeadlineError)) throw err;
+		const missing = [...waiting.keys()];
+		throw new DeadlineError(`${err.message}; ${unanswered(missing, sandboxes.length)}`, { missing, cause: err });
 	}
 	if (waiting.size) throw new PartialEvalError([...waiting.keys()], sandboxes.length, cut);
 }

@@ -1,3 +1,5 @@
+import { UnsupportedError } from "./errors.js";
+
 /** What is sent: the whole of it, or pieces. */
 export type Body = string | Uint8Array | AsyncIterable<Uint8Array>;
 
@@ -73,7 +75,12 @@ export async function* iterate(stream: ReadableStream<Uint8Array>): AsyncGenerat
 }
 
 const web: Platform = {
-	async request({ method, url, headers, body, signal }) {
+	async request({ method, url, socketPath, headers, body, signal }) {
+		if (socketPath !== undefined) {
+			throw new UnsupportedError(`fetch, as in a browser, does not reach the Unix socket ${socketPath}`, {
+				hint: 'name the TCP address of the daemon; a program of Node.js imports "forkd", and none of its files',
+			});
+		}
 		// Browsers send no streams over HTTP/1.1.
 		const whole = body === undefined || typeof body === "string" || body instanceof Uint8Array ? body : await gather(body);
 		const response = await fetch(url, { method, headers, body: whole as BodyInit | undefined, signal });

@@ -247,10 +247,20 @@ for (const [entry, platform] of Object.entries({ web, node })) {
 		}
 		await gone();
 		gone = held();
-		await assert.rejects(controller.evalEach(["a", "b"], "1", { requestTimeoutMs: 200 }), (err) => {
-			return err instanceof forkd.DeadlineError && /longer than 0.2 s; 1 of 2 sandboxes have not answered: b$/.test(err.message);
+		const late = async (says, missing) => {
+			await assert.rejects(controller.evalEach(["a", "b"], "1", { requestTimeoutMs: 200 }), (err) => {
+				assert.ok(err instanceof forkd.DeadlineError && err.message.endsWith(`longer than 0.2 s; ${says}`), err);
+				assert.deepEqual(err.missing, missing);
+				return true;
+			});
+			await gone();
+		};
+		await late("1 of 2 sandboxes have not answered: b", ["b"]);
+		answers.set("POST /v1/eval", (_, response) => {
+			const closed = once(response, "close");
+			gone = () => closed;
 		});
-		await gone();
+		await late("2 of 2 sandboxes have not answered: a, b", ["a", "b"]);
 		gone = held();
 		const abort = new AbortController();
 		await assert.rejects(async () => {
@@ -350,7 +360,12 @@ test("Unix sockets", async () => {
 		const controller = new Controller({ url: `unix://${path}` });
 		assert.deepEqual(await controller.version(), { api: "v1", startedAtUnix: 1 });
 		assert.throws(() => new Sandbox("x", controller).getUrl(80), UnsupportedError);
+		setPlatform(web);
+		await assert.rejects(controller.version(), (err) => {
+			return err instanceof UnsupportedError && err.message.includes(path) && /imports "forkd"/.test(err.hint);
+		});
 	} finally {
+		setPlatform(node);
 		other.closeAllConnections();
 		other.close();
 		rmSync(dir, { recursive: true });
