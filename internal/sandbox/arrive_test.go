@@ -100,6 +100,9 @@ func TestLateArrival(t *testing.T) {
 	celltest.Continue(t, pid)
 	for _, id := range []string{kept, ids[2]} {
 		b := arrived(t, m, id)
+		for end := time.Now().Add(time.Minute); b.info().Reason != "" && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // it has told of its machines, and may owe other answers
+		}
 		if info := b.info(); info.State != Running || info.Reason != "" || info.Metadata["app"] != "desk" || info.ExpiresAt.IsZero() || info.PID != pid {
 			t.Errorf("it is %+v", info)
 		}
