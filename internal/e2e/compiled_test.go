@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/forkd-dev/forkd/client"
 )
@@ -74,20 +73,6 @@ sys.addaudithook(count)`}}, nil)
 	}
 	if first == 0 || last != 0 {
 		t.Errorf("the first one compiled %d times, and the last one %d", first, last)
-	}
-}
-
-// Who leaves and asks the same again has the second answer: the interrupt of what was left hits nothing else.
-func TestSameCodeAfterLeaving(t *testing.T) {
-	d := shared(t)
-	ids := d.fork(t, 16)
-	const code = "import time; time.sleep(.2)\n'slept'"
-	ctx, leave := context.WithCancel(limited(t, patience))
-	time.AfterFunc(60*time.Millisecond, leave)
-	_ = d.EvalAll(ctx, ids, client.EvalRequest{Code: code}, func(string, *client.EvalResult, error) error { return nil }) // it is left
-	values, failed := d.evalAll(t, ids, code, nil)
-	if len(values) != len(ids) || len(failed) != 0 {
-		t.Errorf("%d of %d have slept; %v", len(values), len(ids), failed)
 	}
 }
 

@@ -51,6 +51,26 @@ func TestCodesAreBoundedInBytes(t *testing.T) {
 	}
 }
 
+// TestEvaluationsHaveTheirOwnNames: what is compiled is encoded once for each evaluation, and not for all of the same code: a
+// guest may be told to interrupt one of them.
+func TestEvaluationsHaveTheirOwnNames(t *testing.T) {
+	known := &code{compiled: []byte("x")}
+	var of [2]*Evaluation
+	for i := range of {
+		e, err := NewEvaluation("1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of[i] = e
+	}
+	if of[0].with(known) != of[0].with(known) {
+		t.Error("it is encoded more than once")
+	}
+	if of[0].with(known) == of[1].with(known) || of[0].with(known) == of[0].encoded {
+		t.Error("two evaluations are one")
+	}
+}
+
 // TestCodesAreBounded: what is forgotten is what nobody has asked for lately.
 func TestCodesAreBounded(t *testing.T) {
 	var c codes

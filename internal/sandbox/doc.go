@@ -35,6 +35,6 @@
 //
 // Lock order: spaceTurns and pausedTurns (nobody has both), box.turn, tagLocks, settling, the store's locks,
 // admission.mu, Manager.mu, box.mu, averages.mu, the locks of packages records, journal and cell, in this order;
-// arrival.mu is a leaf. Manager.building is never waited for. Nothing is asked of a cell or a
+// arrival.mu, codes.mu and prepared.mu are leaves. Manager.building is never waited for. Nothing is asked of a cell or a
 // guest under admission.mu or one that comes after it.
 package sandbox
