@@ -264,6 +264,13 @@ func (v *VM) Counters() engine.Counters {
 	return engine.Counters{Instructions: v.stat.Instructions, Translated: v.stat.Translated, Busy: time.Duration(v.stat.BusyNS)}
 }
 
+// Sleep returns for how long the machine had nothing to do then; zero if that is not known.
+func (v *VM) Sleep() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return time.Duration(v.stat.SleepNS)
+}
+
 // Refresh asks for the figures of the machine.
 func (v *VM) Refresh() { v.cell.Refresh(v) }
 

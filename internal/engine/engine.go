@@ -131,6 +131,9 @@ type VM interface {
 	// Busy reports whether a vCPU executes, or would if there was a processor for it; false where the
 	// engine does not know. It may be called from any goroutine.
 	Busy() bool
+	// Sleep returns how long the guest will do nothing if nothing comes for it: until its next timer. It is
+	// zero while the guest executes, and where the engine does not know. It may be called from any goroutine.
+	Sleep() time.Duration
 	// Halted reports whether the guest has stopped its vCPUs for good without a word to
 	// the machine, so that Run would never return by itself.
 	//

@@ -499,6 +499,9 @@ func (m *Machine) CodeBytes() int { return m.vm.CodeBytes() }
 // Busy reports whether the guest executes, or would if there was a processor for it; see engine.VM.
 func (m *Machine) Busy() bool { return m.vm.Busy() }
 
+// Sleep returns how long the guest will do nothing if nothing comes for it; see engine.VM.
+func (m *Machine) Sleep() time.Duration { return m.vm.Sleep() }
+
 // Counters returns what the vCPUs have done, summed.
 func (m *Machine) Counters() (sum engine.Counters) {
 	for _, v := range m.vm.VCPUs() {

@@ -256,28 +256,45 @@ func (p *parent) tryShell(ctx context.Context) error {
 // settle waits until the guest has come to rest. What is still under way after
 // it was quiesced would be finished in every child: reclaim in the kernel, and
 // above all the monitor thread of the agent's runtime, which takes some
-// milliseconds of idleness to fall asleep.
+// milliseconds of idleness to fall asleep. And what a timer has the kernel do soon
+// it would do in every child just when that is busy with what it was forked for.
 func settle(v *cell.VM) {
 	const (
 		look = 50 * time.Millisecond
-		calm = 5 // looks without an instruction
-		most = 60
+		most = 80
 	)
-	executed := func() uint64 {
-		v.Refresh()
-		return v.Counters().Instructions
-	}
-	last, quiet := executed(), 0
+	v.Refresh()
+	s := stillness{executed: v.Counters().Instructions}
 	for range most {
 		time.Sleep(look)
-		now := executed()
-		if quiet++; now != last {
-			last, quiet = now, 0
-		}
-		if quiet == calm {
+		v.Refresh()
+		if s.rests(v.Counters().Instructions, v.Sleep()) {
 			return
 		}
 	}
+}
+
+const (
+	longSleep = 900 * time.Millisecond // until the next timer, where that is known
+	calm      = 5                      // looks without an instruction, where it is not
+)
+
+// stillness is what looks at a guest have shown.
+type stillness struct {
+	executed uint64 // instructions
+	calm     int    // the last looks without another one
+}
+
+// rests takes a look: how many instructions there were, and how long the guest will sleep, zero if that is
+// not known. It reports whether the guest has come to rest.
+func (s *stillness) rests(executed uint64, sleep time.Duration) bool {
+	if s.calm++; executed != s.executed {
+		s.executed, s.calm = executed, 0
+	}
+	if sleep > 0 {
+		return sleep >= longSleep
+	}
+	return s.calm >= calm
 }
 
 // runSetup runs one command that must succeed.

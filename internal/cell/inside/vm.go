@@ -424,6 +424,6 @@ func (v *vm) stat() (wire.Stat, bool) {
 	return wire.Stat{
 		ID: v.id, PrivateBytes: int64(v.machine.PrivateBytes()), MemoryBytes: int64(v.machine.MemoryBytes()),
 		CodeBytes: int64(v.machine.CodeBytes()), Resident: v.machine.Resident(),
-		Instructions: n.Instructions, Translated: n.Translated, BusyNS: int64(n.Busy),
+		Instructions: n.Instructions, Translated: n.Translated, BusyNS: int64(n.Busy), SleepNS: int64(v.machine.Sleep()),
 	}, true
 }

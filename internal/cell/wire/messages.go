@@ -218,7 +218,8 @@ type Stat struct {
 	Resident     int    `json:"resident"`     // pages
 	Instructions uint64 `json:"instructions"`
 	Translated   uint64 `json:"translated"`
-	BusyNS       int64  `json:"busy_ns"` // processor time
+	BusyNS       int64  `json:"busy_ns"`  // processor time
+	SleepNS      int64  `json:"sleep_ns"` // see engine.VM
 }
 
 // VM is a machine of a cell.

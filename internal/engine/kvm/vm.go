@@ -206,6 +206,9 @@ func (m *vm) CodeBytes() int { return 0 }
 // Busy implements engine.VM. A vCPU that waits for an interrupt does so in the kernel, which does not tell.
 func (m *vm) Busy() bool { return false }
 
+// Sleep implements engine.VM. The kernel does not tell of the guest's timers either.
+func (m *vm) Sleep() time.Duration { return 0 }
+
 // Halted implements engine.VM: every vCPU waits, and none can be interrupted or has yet
 // to be started by one that executes. Nothing in the board sends interrupts that cannot
 // be masked.

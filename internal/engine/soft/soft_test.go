@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -174,6 +175,42 @@ func TestIdleMachines(t *testing.T) {
 		}
 		if e.pool.made > len(vcpus)/2 || len(e.pool.idle) != e.pool.made {
 			t.Errorf("%d contexts were made, %d are idle", e.pool.made, len(e.pool.idle))
+		}
+	}
+}
+
+// TestSleep: a guest tells until when it sleeps, and one that executes that it does not.
+func TestSleep(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		program func(a *isa.Asm)
+		sleeps  bool
+		longest time.Duration
+	}{
+		{"executes", spin, false, 0},
+		{"waits for a timer", wait(true), true, 1 << 50 * tick},
+		{"waits for nothing", wait(false), true, math.MaxInt64},
+	} {
+		m := newGuest(t, New(64), c.program)
+		v := m.vcpus[0]
+		if m.Sleep() != 0 {
+			t.Errorf("%s: sleeps for %v before it has executed anything", c.name, m.Sleep())
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			v.Run()
+		}()
+		for v.Counters().Instructions == 0 || c.sleeps && m.Sleep() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if s := m.Sleep(); s > c.longest || s < c.longest/tick*tick-time.Hour {
+			t.Errorf("%s: sleeps for %v", c.name, s)
+		}
+		v.Kick()
+		<-ended
+		if m.Sleep() != 0 {
+			t.Errorf("%s: sleeps while nobody runs it", c.name)
 		}
 	}
 }

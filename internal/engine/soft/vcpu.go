@@ -2,7 +2,6 @@ package soft
 
 import (
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +54,7 @@ type vcpu struct {
 	fences  []sbi.Fence // guarded by fenceMu; from other harts, not yet executed
 
 	instructions atomic.Uint64
+	asleep       atomic.Uint64 // time up to which it waits, if nothing comes, in ticks; 0: it does not wait
 }
 
 // start is a request to a stopped hart.
@@ -178,6 +178,8 @@ func (v *vcpu) refresh() {
 
 // park blocks until something may have changed or the deadline has passed.
 func (v *vcpu) park(deadline uint64) {
+	v.asleep.Store(deadline)
+	defer v.asleep.Store(0)
 	if deadline == hart.NeverTimer {
 		<-v.wake
 		return
@@ -186,7 +188,7 @@ func (v *vcpu) park(deadline uint64) {
 	if now >= deadline {
 		return
 	}
-	d := time.Duration(min(deadline-now, math.MaxInt64/uint64(tick))) * tick
+	d := span(deadline - now)
 	if v.timer == nil {
 		v.timer = time.NewTimer(d)
 	} else {

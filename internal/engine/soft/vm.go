@@ -3,6 +3,7 @@ package soft
 import (
 	"fmt"
 	"io"
+	"math"
 	"math/bits"
 	"sync"
 	"time"
@@ -198,6 +199,24 @@ func (m *vm) Halted() bool { return false }
 
 // Busy implements engine.VM.
 func (m *vm) Busy() bool { return m.group.Busy() }
+
+// Sleep implements engine.VM.
+func (m *vm) Sleep() time.Duration {
+	first := uint64(hart.NeverTimer)
+	for _, v := range m.vcpus {
+		first = min(first, v.asleep.Load())
+	}
+	now := m.ticks()
+	if first <= now {
+		return 0
+	}
+	return span(first - now)
+}
+
+// span returns so many ticks as a time.
+func span(ticks uint64) time.Duration {
+	return time.Duration(min(ticks, math.MaxInt64/uint64(tick))) * tick
+}
 
 // runPosts runs what was posted, and has the machine pay for it. The caller is not in the
 // world.
