@@ -23,19 +23,20 @@ type DialFunc func(ctx context.Context, port uint32) (net.Conn, error)
 
 // Client talks to the agent in one guest. It may be used by several goroutines.
 type Client struct {
-	dial          DialFunc
+	dial, line    DialFunc // the latter: see Lines
 	watch         WatchFunc
+	lines         bool          // the latter go on in children
 	interruptTime time.Duration // see there; tests make it shorter
 
 	mu         sync.Mutex // guards what follows
 	evaluators map[string]*evaluator
-	refreshed  *call // the connection of a refresh that has succeeded
+	kept       *call // see keep
 }
 
 // NewClient returns a client. It connects when it is used.
 func NewClient(dial DialFunc) *Client {
 	unwatched := func(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
-	return &Client{dial: dial, watch: unwatched, interruptTime: interruptTime, evaluators: make(map[string]*evaluator)}
+	return &Client{dial: dial, line: dial, watch: unwatched, interruptTime: interruptTime, evaluators: make(map[string]*evaluator)}
 }
 
 // WatchFunc returns a context for something that a guest answers at once. It ends, with the reason as its cause, when that
@@ -49,18 +50,22 @@ func (c *Client) Watched(watch WatchFunc) *Client {
 	return c
 }
 
+// Lines has a client, which is not in use yet, make the connections with dial that go on in children of the guest's snapshots:
+// those to runtimes, on which nobody may evaluate then, and one on which a child's Refresh comes.
+func (c *Client) Lines(dial DialFunc) *Client {
+	c.line, c.lines = dial, true
+	return c
+}
+
 // Close drops the kept connections. The client can be used again.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	evaluators, refreshed := c.evaluators, c.refreshed
-	c.refreshed = nil
+	evaluators := c.evaluators
 	c.mu.Unlock()
 	for _, e := range evaluators {
 		e.disconnect()
 	}
-	if refreshed != nil {
-		refreshed.close()
-	}
+	c.keep(nil)
 	return nil
 }
 
@@ -101,9 +106,11 @@ func (c *Client) Sync(ctx context.Context) error { return c.order(ctx, wire.OpSy
 func (c *Client) PowerOff(ctx context.Context) error { return c.order(ctx, wire.OpPowerOff, nil) }
 
 // Quiesce holds every user process, so that a snapshot can be taken. When it returns, the guest has closed the connection
-// too, and does nothing more of its own accord. Kept connections are dropped first, so that no child finds them.
+// too, and does nothing more of its own accord. Kept connections are dropped first, so that no child finds them, but for Lines.
 func (c *Client) Quiesce(ctx context.Context) (wire.QuiesceReply, error) {
-	_ = c.Close()
+	if err := c.prepare(ctx); err != nil {
+		return wire.QuiesceReply{}, err
+	}
 	call, err := c.open(ctx, wire.OpQuiesce, nil)
 	if err != nil {
 		return wire.QuiesceReply{}, err
@@ -117,8 +124,26 @@ func (c *Client) Quiesce(ctx context.Context) (wire.QuiesceReply, error) {
 	return reply, nil
 }
 
+// prepare sees to the connections that children are to have.
+func (c *Client) prepare(ctx context.Context) error {
+	if !c.lines {
+		return c.Close()
+	}
+	call, err := c.connect(ctx, c.line, wire.AgentPort)
+	if err != nil {
+		return err
+	}
+	c.keep(call)
+	payload, err := wire.EncodeRequest(wire.OpAwait, nil)
+	if err == nil {
+		err = call.out.Frame(wire.TypeRequest, payload)
+	}
+	return err
+}
+
 // Resume ends a Quiesce: everything goes on under its old identity.
 func (c *Client) Resume(ctx context.Context) error {
+	c.keep(nil)
 	return c.order(ctx, wire.OpResume, wire.ResumeRequest{})
 }
 
@@ -195,7 +220,7 @@ func (c *Client) BeginRefresh(ctx context.Context, r *wire.Refresh) (finish func
 	if err != nil {
 		return nil, err
 	}
-	call, err := c.connect(ctx, wire.AgentPort)
+	call, err := c.connect(ctx, c.line, wire.AgentPort)
 	if err != nil {
 		return nil, err
 	}
@@ -213,13 +238,15 @@ func (c *Client) BeginRefresh(ctx context.Context, r *wire.Refresh) (finish func
 	}, nil
 }
 
-// keep leaves the connection of a refresh open: closing it would wake the guest once more. It closes its end itself when it
-// has something else to do.
+// keep leaves the connection of a refresh open, in the place of the one before: closing it would wake the guest once more. It
+// closes its end itself when it has something else to do. Or the one that children will be refreshed on.
 func (c *Client) keep(call *call) {
-	call.stop()
+	if call != nil {
+		call.letBe()
+	}
 	c.mu.Lock()
-	former := c.refreshed
-	c.refreshed = call
+	former := c.kept
+	c.kept = call
 	c.mu.Unlock()
 	if former != nil {
 		former.close()
@@ -305,7 +332,7 @@ func (c *Client) open(ctx context.Context, op wire.Op, args any) (*call, error) 
 // send sends the frames that open an operation, with one write, and reads the answer.
 func (c *Client) send(ctx context.Context, frames []byte) (*call, error) {
 	ctx, relax := c.watch(ctx)
-	call, err := c.connect(ctx, wire.AgentPort)
+	call, err := c.connect(ctx, c.dial, wire.AgentPort)
 	if err != nil {
 		relax()
 		return nil, err
@@ -320,8 +347,8 @@ func (c *Client) send(ctx context.Context, frames []byte) (*call, error) {
 }
 
 // connect opens a connection that breaks when the context ends.
-func (c *Client) connect(ctx context.Context, port uint32) (*call, error) {
-	conn, err := c.dial(ctx, port)
+func (c *Client) connect(ctx context.Context, dial DialFunc, port uint32) (*call, error) {
+	conn, err := dial(ctx, port)
 	if err != nil {
 		return nil, lost(ctx, fmt.Errorf("connecting to port %d: %w", port, err))
 	}
@@ -331,11 +358,16 @@ func (c *Client) connect(ctx context.Context, port uint32) (*call, error) {
 	}, nil
 }
 
-func (c *call) close() {
+// letBe has the connection outlive its context.
+func (c *call) letBe() {
 	if c.relax != nil {
 		c.relax()
 	}
 	c.stop()
+}
+
+func (c *call) close() {
+	c.letBe()
 	c.conn.Close()
 }
 

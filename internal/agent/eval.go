@@ -488,13 +488,23 @@ func (e *evaluator) connection(ctx context.Context, c *Client) (*call, error) {
 	if e.call != nil {
 		return e.call, nil
 	}
-	call, err := c.connect(ctx, e.info.Port)
+	call, err := c.connect(ctx, c.line, e.info.Port)
 	if err != nil {
 		return nil, err
 	}
 	call.stop() // the connection outlives this evaluation
 	e.call = call
 	return call, nil
+}
+
+// Connect makes the connection that evaluations in a runtime will have.
+func (c *Client) Connect(ctx context.Context, runtime string) error {
+	e, err := c.evaluator(ctx, runtime)
+	if err != nil {
+		return err
+	}
+	_, err = e.connection(ctx, c)
+	return err
 }
 
 // disconnect drops the kept connection.

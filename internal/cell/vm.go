@@ -185,7 +185,16 @@ func (v *VM) SetNote(note json.RawMessage) error {
 
 // Dial connects to a vsock port of the guest, and waits until it answers.
 func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
-	s, err := v.stream(wire.Open{VM: v.id, Port: port, Wait: true})
+	return v.dial(ctx, wire.Open{VM: v.id, Port: port, Wait: true})
+}
+
+// DialLine is Dial for a connection that goes on in machines that are made of this one, see vsock.Mux.
+func (v *VM) DialLine(ctx context.Context, port uint32) (net.Conn, error) {
+	return v.dial(ctx, wire.Open{VM: v.id, Port: port, Wait: true, Line: true})
+}
+
+func (v *VM) dial(ctx context.Context, o wire.Open) (net.Conn, error) {
+	s, err := v.stream(o)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +207,7 @@ func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 	}
 	if err != nil {
 		s.Close()
-		return nil, v.dialError(port, err)
+		return nil, v.dialError(o.Port, err)
 	}
 	return s, nil
 }
@@ -207,6 +216,11 @@ func (v *VM) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 // answer.
 func (v *VM) Open(_ context.Context, port uint32) (net.Conn, error) {
 	return v.stream(wire.Open{VM: v.id, Port: port, Start: v.starts.Swap(0)})
+}
+
+// OpenLine is Open for a connection that may have been there before the machine was, see DialLine.
+func (v *VM) OpenLine(_ context.Context, port uint32) (net.Conn, error) {
+	return v.stream(wire.Open{VM: v.id, Port: port, Start: v.starts.Swap(0), Line: true})
 }
 
 // stream makes a connection into the guest. Of that the cell hears with the first

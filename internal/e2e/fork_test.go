@@ -215,3 +215,40 @@ func TestSnapshotInUseIsNotRemoved(t *testing.T) {
 	_, _, err = d.Fork(t.Context(), client.ForkRequest{SnapshotTag: tag})
 	wantCode(t, err, "not_found")
 }
+
+// TestChildrenHaveTheirParentsLines: the connection that a runtime has before the snapshot is the one that children evaluate on,
+// in those of a derived snapshot, too. Any other one would have a port of its own at the host's end.
+func TestChildrenHaveTheirParentsLines(t *testing.T) {
+	d := shared(t)
+	const ports = `
+import os, socket
+found = []
+for fd in map(int, os.listdir("/proc/self/fd")):
+    try:
+        with socket.fromfd(fd, socket.AF_VSOCK, socket.SOCK_STREAM) as s:
+            found += s.getpeername()[1:]
+    except (OSError, TypeError):
+        pass  # no socket, or another one
+found`
+	const name = "lines"
+	if _, err := d.DeriveSnapshot(limited(t, patience), tag, client.DeriveRequest{Tag: name, Evals: []string{"1 + 1"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := d.RemoveSnapshot(context.Background(), name, client.RemoveOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	var line []int
+	for _, from := range []string{tag, name} {
+		for _, id := range d.forkTag(t, from, 2) {
+			got := value[[]int](t, d, id, ports)
+			if line == nil {
+				line = got
+			}
+			if len(got) != 1 || got[0] != line[0] {
+				t.Errorf("a child of %s has connections from the ports %v of the host, and the first had %v", from, got, line)
+			}
+		}
+	}
+}

@@ -432,8 +432,8 @@ func (m *Machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 
 // Relay connects to a vsock port of the guest for somebody who carries bytes on; see
 // vsock.Mux.Relay.
-func (m *Machine) Relay(port uint32, wait bool, to vsock.Receiver) (*vsock.Relay, error) {
-	conn, err := m.devices.mux.Relay(port, wait, to)
+func (m *Machine) Relay(port uint32, how vsock.RelayOptions, to vsock.Receiver) (*vsock.Relay, error) {
+	conn, err := m.devices.mux.Relay(port, how, to)
 	if err != nil && m.ended() {
 		return nil, fmt.Errorf("%w: %s", ErrEnded, m.ending)
 	}

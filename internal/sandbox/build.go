@@ -152,7 +152,7 @@ func (m *Manager) boot(ctx context.Context, spec SnapshotSpec, img *image.Image)
 		p.cell.Quit()
 		return nil, wrap(err, "making the parent machine")
 	}
-	p.agent = agent.NewClient(p.machine.Dial)
+	p.agent = agent.NewClient(p.machine.Dial).Lines(p.machine.DialLine)
 	if err := p.start(ctx); err != nil {
 		p.close()
 		return nil, p.explain(err)
@@ -224,6 +224,11 @@ func (p *parent) freeze(ctx context.Context, m *Manager, progress func(Progress)
 	}
 	if err := p.tryShell(ctx); err != nil {
 		return err
+	}
+	if man.Runtime != "" {
+		if err := p.agent.Connect(ctx, man.Runtime); err != nil {
+			return err
+		}
 	}
 	progress(Progress{Step: stepFreeze, Message: "holding user processes"})
 	quiet, err := atRest(ctx, p.agent, p.machine)

@@ -197,7 +197,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 
 // inhabit gives the sandbox its machine.
 func (b *box) inhabit(v *cell.VM) {
-	b.machine, b.agent = v, agent.NewClient(v.Open).Watched(b.watch)
+	b.machine, b.agent = v, agent.NewClient(v.Open).Lines(v.OpenLine).Watched(b.watch)
 }
 
 // enter gives the sandbox its machine, which was made of a snapshot.

@@ -36,13 +36,14 @@ const (
 // Conn is a connection to a program in the guest (net.Conn). Its methods may
 // be called from any goroutine.
 type Conn struct {
-	mux           *Mux     // immutable
-	pair          pair     // immutable
-	local, remote Addr     // immutable
-	to            Receiver // of a Relay, whose bytes are never in the buffer in; immutable
+	mux           *Mux // immutable
+	pair          pair // immutable
+	local, remote Addr // immutable
 
 	// All below is guarded by mux.mu.
 
+	to     Receiver // of a Relay, whose bytes are never in the buffer in
+	line   bool     // it may go on in machines that are made of this one
 	status status
 	queued bool  // in mux.sending,
 	next   *Conn // where this follows
@@ -332,6 +333,8 @@ func (c *Conn) receive(h *virtio.Header, payload *virtq.Reader) error {
 		}
 	case c.status != established:
 		c.abandon(ErrReset)
+	case h.Op == virtio.OpData && c.mux.isSpare(c):
+		c.abandon(ErrReset) // nobody has asked it anything yet
 	case h.Op == virtio.OpData:
 		return c.receiveData(payload)
 	case h.Op == virtio.OpShutdown:

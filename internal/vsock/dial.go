@@ -25,7 +25,7 @@ func (m *Mux) dial(ctx context.Context, port uint32) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c, err := m.request(port, 0, nil)
+	c, err := m.request(port, 0, false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (m *Mux) dial(ctx context.Context, port uint32) (*Conn, error) {
 }
 
 // request makes a connection and has the guest asked for it.
-func (m *Mux) request(port, credit uint32, to Receiver) (*Conn, error) {
+func (m *Mux) request(port, credit uint32, line bool, to Receiver) (*Conn, error) {
 	m.mu.Lock()
 	defer m.unlock()
 	if m.gone != nil {
@@ -64,7 +64,7 @@ func (m *Mux) request(port, credit uint32, to Receiver) (*Conn, error) {
 		return nil, err
 	}
 	c := m.add(p, connecting)
-	c.to, c.due = to, dueRequest
+	c.to, c.line, c.due = to, line, dueRequest
 	c.peerAlloc = credit
 	m.sending.push(c)
 	return c, nil

@@ -127,10 +127,10 @@ func (w *world) step() {
 		how := w.byte()
 		if how&8 != 0 {
 			r := new(recorder)
-			if c, err := w.mux.Relay(uint32(how%4), how&4 != 0, r); err == nil {
+			if c, err := w.mux.Relay(uint32(how%4), RelayOptions{Wait: how&4 != 0, Line: how&16 != 0}, r); err == nil {
 				w.conns, w.relays = append(w.conns, c.c), append(w.relays, relayed{c, r})
 			}
-		} else if c, err := w.mux.request(uint32(how%4), 0, nil); err == nil {
+		} else if c, err := w.mux.request(uint32(how%4), 0, how&16 != 0, nil); err == nil {
 			w.conns = append(w.conns, c)
 		}
 		return

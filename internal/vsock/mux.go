@@ -12,6 +12,10 @@
 // A Relay is a connection without a reader and a writer of its own: a Receiver is told of
 // its bytes on the vCPU's goroutine. It is for who only carries them on.
 //
+// A line is a connection that goes on in machines that are made of this one, if nothing is under way on it
+// at that moment. There it is spare until a Relay that is to be a line is made to its port,
+// for which it spares the guest all that a new connection takes.
+//
 // Both directions are bounded by the credit of virtio 5.10.6.3: the guest may
 // have receiveWindow bytes on their way per connection, and is cut off if it
 // sends more; a Write blocks when sendBuffer bytes wait for the guest. Nobody
@@ -27,6 +31,7 @@ package vsock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -83,6 +88,7 @@ type Mux struct {
 	wake      func()               // set once by Attach; guarded by mu
 	port      uint32               // the next port for a connection of ours; guarded by mu
 	conns     map[pair]*Conn       // nil until there is one; guarded by mu
+	spare     []*Conn              // lines that nobody has taken yet, also in conns; guarded by mu
 	listeners map[uint32]*Listener // nil until there is one; guarded by mu
 	resets    []virtio.Header      // to be sent for packets of no connection; guarded by mu
 	sending   list                 // connections with something to send; guarded by mu
@@ -177,6 +183,7 @@ func (m *Mux) remove(c *Conn) {
 	if len(m.conns) == 0 {
 		m.conns = nil
 	}
+	m.spare = slices.DeleteFunc(m.spare, func(s *Conn) bool { return s == c })
 }
 
 // freePair returns a pair for a new connection to the guest's port.

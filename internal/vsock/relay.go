@@ -38,16 +38,28 @@ type Relay struct{ c *Conn }
 // has asked for less.
 const presumedCredit = 16 << 10
 
-// Relay makes a connection to a port of the guest. With wait, what is written waits until
-// the guest has taken the connection. Without, as much as may be presumed to find room
-// follows the request, which spares a guest that knows what it is about to be asked a
-// wake-up; the program that listens must leave its receive buffer as it is.
-func (m *Mux) Relay(port uint32, wait bool, to Receiver) (*Relay, error) {
+// RelayOptions tells how a Relay is made.
+type RelayOptions struct {
+	// With Wait, what is written waits until the guest has taken the connection. Without, as much as may
+	// be presumed to find room follows the request, which spares a guest that knows what it is about to
+	// be asked a wake-up; the program that listens must leave its receive buffer as it is.
+	Wait bool
+	// Line has the connection be a line: see the package comment.
+	Line bool
+}
+
+// Relay makes a connection to a port of the guest.
+func (m *Mux) Relay(port uint32, how RelayOptions, to Receiver) (*Relay, error) {
+	if how.Line {
+		if c := m.takeSpare(port, to); c != nil {
+			return &Relay{c}, nil
+		}
+	}
 	credit := uint32(presumedCredit)
-	if wait {
+	if how.Wait {
 		credit = 0
 	}
-	c, err := m.request(port, credit, to)
+	c, err := m.request(port, credit, how.Line, to)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: "vsock", Addr: Addr{Port: port}, Err: err}
 	}

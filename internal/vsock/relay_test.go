@@ -45,7 +45,7 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 func (g *guest) relay(t *testing.T, alloc uint32) (*Relay, *peer, *recorder) {
 	t.Helper()
 	var r recorder
-	c, err := g.mux.Relay(80, true, &r)
+	c, err := g.mux.Relay(80, RelayOptions{Wait: true}, &r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func (g *guest) relay(t *testing.T, alloc uint32) (*Relay, *peer, *recorder) {
 func TestRelayAhead(t *testing.T) {
 	g := newGuest(t)
 	var r recorder
-	c, err := g.mux.Relay(80, false, &r)
+	c, err := g.mux.Relay(80, RelayOptions{}, &r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestRelayAhead(t *testing.T) {
 func TestRelayRefused(t *testing.T) {
 	g := newGuest(t)
 	var r recorder
-	c, err := g.mux.Relay(81, false, &r)
+	c, err := g.mux.Relay(81, RelayOptions{}, &r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestRelayRefused(t *testing.T) {
 func TestRelayWaits(t *testing.T) {
 	g := newGuest(t)
 	var r recorder
-	c, err := g.mux.Relay(80, true, &r)
+	c, err := g.mux.Relay(80, RelayOptions{Wait: true}, &r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestRelayOfAMachineThatIsGone(t *testing.T) {
 	if !errors.Is(r.ended, ErrGone) {
 		t.Errorf("ended with %v", r.ended)
 	}
-	if c, err := g.mux.Relay(80, true, r); !errors.Is(err, ErrGone) {
+	if c, err := g.mux.Relay(80, RelayOptions{Wait: true}, r); !errors.Is(err, ErrGone) {
 		t.Errorf("made %v, %v", c, err)
 	}
 }

@@ -10,9 +10,9 @@
 // because it was the restore that broke it. A kept process belongs to no connection and no generation; whoever is attached to
 // it gets all that it writes, in order, and holds it up by not reading.
 //
-// An idle server has no timer and no goroutine that runs. While quiesced it answers connections on the accepting
-// goroutine, one at a time, since that is what a restored child is restored to.
+// An idle server has no timer and no goroutine that runs. While quiesced it answers one connection at a time, on the accepting
+// goroutine, or on that which waits for a refresh, since that is what a restored child is restored to.
 //
-// Lock order: Server.state, then the locks of package warm; listener.mu, keeper.mu, kept.mu, execution.ending; then those of
+// Lock order: Server.held, Server.state, then the locks of package warm; listener.mu, keeper.mu, kept.mu, execution.ending; then those of
 // package proc. Server.mu is innermost. Nothing but a listener.mu is held while a client is written to.
 package guest

@@ -57,12 +57,15 @@ type Server struct {
 	keeper   keeper
 	names    nameCache
 	listener *quiet.Conn
-	// heldSession serves what is answered while quiesced; it is made ahead.
+
+	held sync.Mutex // guards what follows, and is held while something is answered that came while quiesced
+	// heldSession serves it; it is made ahead.
 	heldSession *session
 	retired     io.Closer    // connection that was answered; closed when the next one comes
 	first       [512]byte    // what a connection begins with; holds a refresh
 	request     wire.Refresh // the last one
-	seeds       warm.Stream  // of the last refresh, for the runtimes; guarded by state
+
+	seeds warm.Stream // of the last refresh, for the runtimes; guarded by state
 
 	sessions sync.WaitGroup // connections that are being served, but for those while quiesced
 	served   chan struct{}  // closed when Serve has returned
@@ -170,7 +173,9 @@ func (s *Server) Serve() error {
 			s.serveHeld(fresh)
 			continue
 		}
+		s.held.Lock()
 		s.retire(nil)
+		s.held.Unlock()
 		if conn, err := fresh.Conn(); err == nil {
 			s.sessions.Go(func() { s.serve(conn) })
 		}
@@ -179,19 +184,41 @@ func (s *Server) Serve() error {
 
 // serveHeld answers one connection while quiesced, with no system call that wakes the runtime's monitor thread.
 func (s *Server) serveHeld(fresh quiet.Fresh) {
+	s.held.Lock()
+	defer s.held.Unlock()
 	if s.refreshed(fresh, s.begin(fresh), s.refresh) {
 		s.retire(fresh) // shutting it down would make the client answer
 		return
 	}
-	conn, err := fresh.Conn()
-	if err != nil {
-		return
+	if conn, err := fresh.Conn(); err == nil {
+		s.serveSlowly(conn)
 	}
+}
+
+// serveSlowly answers what is no whole refresh. The caller holds s.held.
+func (s *Server) serveSlowly(conn *quiet.Conn) {
 	// A peer that says nothing must not keep the refresh out for ever.
 	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.Patience))
 	s.heldSession.reuse(conn).run()
 	_ = conn.Shutdown()
 	s.retire(conn)
+}
+
+// serveLine waits for the refresh on a connection that was made for that before the snapshot, so that a child need not accept one.
+// It reports whether the connection is retired: not if user code goes on before anything comes.
+func (s *Server) serveLine(conn *quiet.Conn) bool {
+	conn.Await()
+	s.held.Lock()
+	defer s.held.Unlock()
+	if s.holding() != quiesced {
+		return false
+	}
+	if !s.refreshed(conn.Fresh(), s.begin(conn.Fresh()), s.refresh) {
+		s.serveSlowly(conn)
+	} else {
+		s.retire(conn)
+	}
+	return true
 }
 
 // begin looks at what the client of a connection has sent already.
@@ -200,7 +227,7 @@ func (s *Server) begin(fresh quiet.Fresh) []byte {
 	return s.first[:n]
 }
 
-// retire closes the connection that was retired before and keeps conn instead.
+// retire closes the connection that was retired before and keeps conn instead. The caller holds s.held.
 func (s *Server) retire(conn io.Closer) {
 	if s.retired != nil {
 		s.retired.Close()
@@ -212,11 +239,15 @@ func (s *Server) serve(conn *quiet.Conn) {
 	s.mu.Lock()
 	s.conns[conn] = struct{}{}
 	s.mu.Unlock()
-	s.session(conn).run()
+	session := s.session(conn)
+	session.run()
+	retired := session.line && s.serveLine(conn)
 	s.mu.Lock()
 	delete(s.conns, conn)
 	s.mu.Unlock()
-	conn.Close()
+	if !retired {
+		conn.Close()
+	}
 }
 
 // Close ends everything: runtimes, commands in cgroups, connections. It returns when Serve and every operation have.
@@ -237,7 +268,9 @@ func (s *Server) Close() {
 	}
 	s.mu.Unlock()
 	s.sessions.Wait()
+	s.held.Lock()
 	s.retire(nil)
+	s.held.Unlock()
 	s.sweep()
 	s.root.Close()
 }

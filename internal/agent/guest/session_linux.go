@@ -18,11 +18,12 @@ type session struct {
 	buffer *bufio.Reader // over conn, beneath in
 	in     *wire.Reader
 	out    *wire.Writer
+	line   bool // see Server.serveLine
 }
 
 func (s *Server) session(conn *quiet.Conn) *session {
 	buffer := bufio.NewReaderSize(conn, 512)
-	return &session{s, conn, buffer, wire.NewReader(buffer), wire.NewWriter(conn)}
+	return &session{Server: s, conn: conn, buffer: buffer, in: wire.NewReader(buffer), out: wire.NewWriter(conn)}
 }
 
 // refreshed answers a connection that begins with a whole refresh, and reports whether this one did. It is how every child
@@ -116,6 +117,8 @@ func (s *session) dispatch(r wire.Request) error {
 		return err
 	case wire.OpQuiesce:
 		return answer(s, r, func(struct{}) (any, error) { return s.quiesce() })
+	case wire.OpAwait:
+		return with(r, func(struct{}) error { s.line = s != s.heldSession; return nil })
 	case wire.OpResume:
 		return answer(s, r, func(a wire.ResumeRequest) (any, error) { return nil, s.resume(a.Branch) })
 	case wire.OpBranch:
@@ -160,7 +163,7 @@ func (s *session) dispatch(r wire.Request) error {
 // what was asked of the machine that was branched is not done in its children.
 func (s *session) admit(op wire.Op) error {
 	switch op {
-	case wire.OpPing, wire.OpResume, wire.OpQuiesce, wire.OpPowerOff:
+	case wire.OpPing, wire.OpResume, wire.OpAwait, wire.OpQuiesce, wire.OpPowerOff:
 		return nil
 	}
 	s.mu.Lock()

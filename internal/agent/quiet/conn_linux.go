@@ -61,6 +61,24 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// Await waits until there is something to read, or an end, or perhaps not quite as long.
+func (c *Conn) Await() {
+	looked := false
+	_ = c.raw.Read(func(fd uintptr) bool { // what is wrong shows when it is read
+		if looked {
+			return true // the poller has said so
+		}
+		looked = true
+		return readable(fd, 0)
+	})
+}
+
+// Fresh is what c was made of. It may be used as long as c is not closed.
+func (c *Conn) Fresh() (f Fresh) {
+	_ = c.raw.Control(func(fd uintptr) { f.fd = fd }) // one that is closed cannot be used
+	return f
+}
+
 // Linger waits until there is something to read, at most for d. It waits in the kernel and keeps the processor: the way
 // through the poller and back costs more than a short answer.
 func (c *Conn) Linger(d time.Duration) {

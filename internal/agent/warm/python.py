@@ -926,14 +926,16 @@ def rehearse(runtime):
         listener.bind(name)
         listener.listen()
         for n in range(2 * rounds):  # half of them with code that was compiled elsewhere
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(name)
-                request = {"id": 1, "code": f"[0.5, {n}.0]"}
-                if n % 2:
-                    request["compiled"] = str(dumped(translate(request["code"], "<eval>")), "ascii")
-                body = encode(request).encode()
-                client.sendall(HEADER.pack(len(body), EVAL) + body)
-                client.shutdown(socket.SHUT_WR)
+            # The first is read as it is accepted, the second when the poller tells, as one that was there before a snapshot.
+            with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+                for client in first, second:
+                    client.connect(name)
+                    request = {"id": 1, "code": f"[0.5, {n}.0, {client.fileno()}.0]"}
+                    if n % 2:
+                        request["compiled"] = str(dumped(translate(request["code"], "<eval>")), "ascii")
+                    body = encode(request).encode()
+                    client.sendall(HEADER.pack(len(body), EVAL) + body)
+                    client.shutdown(socket.SHUT_WR)
                 runtime.fresh = True
                 runtime.serve(listener, False)
 

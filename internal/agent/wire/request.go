@@ -33,6 +33,7 @@ const (
 	OpMetrics Op = "metrics" // → Metrics
 	OpUser    Op = "user"    // UserRequest → User
 
+	OpAwait   Op = "await"   // no answer: what comes next on the connection, maybe in a child, is a Refresh
 	OpQuiesce Op = "quiesce" // → QuiesceReply; user processes are held from now on
 	OpResume  Op = "resume"  // ResumeRequest → OK; user processes go on under the old identity
 	OpBranch  Op = "branch"  // BranchRequest → OK; user processes stand still where they are; client sends Release → Released

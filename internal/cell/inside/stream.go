@@ -142,7 +142,7 @@ func (st *stream) connect(o wire.Open) (err error) {
 		return err
 	}
 	st.of.server.touch(st.vm)
-	if st.relay, err = st.vm.machine.Relay(o.Port, o.Wait, st); err == nil {
+	if st.relay, err = st.vm.machine.Relay(o.Port, vsock.RelayOptions{Wait: o.Wait, Line: o.Line}, st); err == nil {
 		st.begin(o.Start)
 	}
 	return err

@@ -16,7 +16,7 @@ import (
 
 // Version is that of everything in this package. A daemon and a cell that differ in
 // it do not talk.
-const Version = 3
+const Version = 4
 
 // Bounds of a message.
 const (

@@ -84,6 +84,9 @@ type Open struct {
 	// Wait has the cell tell (TypeOpened) when the guest has taken the connection; the guest is
 	// not presumed to take anything before.
 	Wait bool
+	// Line has the connection be one that goes on in machines that are made of this one, if it rests then, and be
+	// such a one if there is one.
+	Line bool
 	// Start has a machine that has never run be started as of this time, in ns since
 	// 1970; 0 does not.
 	Start int64
@@ -92,6 +95,7 @@ type Open struct {
 const (
 	openSize = 8 + 8 + 4 + 4
 	flagWait = 1
+	flagLine = 2
 )
 
 // Encode returns the open as the payload of a frame.
@@ -99,6 +103,9 @@ func (o Open) Encode() []byte {
 	flags := uint32(0)
 	if o.Wait {
 		flags |= flagWait
+	}
+	if o.Line {
+		flags |= flagLine
 	}
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, openSize), o.VM)
 	b = binary.LittleEndian.AppendUint64(b, uint64(o.Start))
@@ -112,11 +119,11 @@ func ParseOpen(b []byte) (o Open, err error) {
 		return o, fmt.Errorf("%w: an open of %d bytes", ErrMalformed, len(b))
 	}
 	flags := binary.LittleEndian.Uint32(b[20:])
-	if flags&^flagWait != 0 {
+	if flags&^(flagWait|flagLine) != 0 {
 		return o, fmt.Errorf("%w: an open with flags %#x", ErrMalformed, flags)
 	}
 	o.VM, o.Port = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[16:])
 	o.Start = int64(binary.LittleEndian.Uint64(b[8:]))
-	o.Wait = flags&flagWait != 0
+	o.Wait, o.Line = flags&flagWait != 0, flags&flagLine != 0
 	return o, nil
 }

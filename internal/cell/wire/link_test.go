@@ -81,14 +81,14 @@ func (c *cell) send(t testing.TB, kind wire.Type, stream uint32, payload string)
 }
 
 func TestOpen(t *testing.T) {
-	for _, want := range []wire.Open{{VM: 1<<63 + 5, Port: 1 << 31}, {VM: 3, Port: 52, Wait: true}, {VM: 3, Port: 52, Start: 1 << 60}} {
+	for _, want := range []wire.Open{{VM: 1<<63 + 5, Port: 1 << 31}, {VM: 3, Port: 52, Wait: true}, {VM: 3, Port: 52, Line: true}, {VM: 3, Port: 52, Start: 1 << 60}} {
 		if got, err := wire.ParseOpen(want.Encode()); err != nil || got != want {
 			t.Errorf("%+v became %+v, %v", want, got, err)
 		}
 	}
 	good := wire.Open{VM: 3}.Encode()
 	strange := bytes.Clone(good)
-	strange[20] = 2
+	strange[20] = 4
 	for _, b := range [][]byte{nil, good[1:], append(bytes.Clone(good), 0), strange} {
 		if o, err := wire.ParseOpen(b); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%x is %+v, %v", b, o, err)

@@ -9,7 +9,8 @@
 // guest's in the ring, the host's with the Host.
 //
 // A restored device knows nothing of the connections that the guest had when
-// it was saved. If there were any, it tells the driver so with a transport reset, which breaks
+// it was saved, but for lines, on which nothing was under way; these go on. If there were others, it
+// tells the driver so with a transport reset, which breaks
 // the guest's connections and leaves its listening sockets alone. Until the
 // driver has returned the event's buffer, which it does once it has acted on
 // the event, packets are kept back: a connection made right after the restore
@@ -76,9 +77,26 @@ type Host interface {
 	// room has at least one byte. It reports false if there is no packet after
 	// all. The error is one of room.
 	Send(h *Header, room *virtq.Writer) (bool, error)
+	// Lines returns the connections that go on in machines that are made of this one, at most MaxLines,
+	// and whether these are all that there are.
+	Lines() (lines []Line, all bool)
+	// Adopt is called before Attach with the lines of the machine that this one is made of.
+	Adopt(lines []Line)
 	// Reset tells that the driver is gone, and the guest's connections with it.
 	Reset()
 }
+
+// Line is a connection between the bytes that have crossed it, all of which were consumed, and those to come.
+type Line struct {
+	HostPort, GuestPort uint32
+	Sent                uint32 // bytes that the host has sent; wraps, as all counts
+	Received            uint32 // bytes that the guest has sent
+	Told                uint32 // what the guest was told of that
+	BufAlloc            uint32 // the guest's receive buffer, in bytes, as it has told last
+}
+
+// MaxLines is how many lines a machine has at most.
+const MaxLines = 8
 
 // New makes a device for the guest with the given context identifier. limiter, which
 // may be nil, bounds the bytes of packets, in both directions; whoever closes the
@@ -264,14 +282,30 @@ func (m *model) Reset() {
 	m.host.Reset()
 }
 
-// Save appends the model's state. What it says of a reset is for the machine that is
-// made of it: one is due there if the driver may know of a connection now.
+// Save appends the model's state. What it says of a reset and of lines is for the machine that is
+// made of it: a reset is due there if the driver may know of a connection now that is no line.
 func (m *model) Save(e *state.Encoder) {
+	lines, all := m.host.Lines()
+	resetDue := m.resetDue || !all || m.host.Pending()
 	e.U64(m.cid)
 	e.U32(m.port)
 	e.Bool(m.held)
 	e.U16(m.release)
-	e.Bool(m.resetDue || m.host.Connected() || m.host.Pending())
+	e.Bool(resetDue)
+	if resetDue || len(lines) == 0 {
+		return
+	}
+	e.U32(uint32(len(lines)))
+	for _, l := range lines {
+		for _, field := range l.fields() {
+			e.U32(*field)
+		}
+	}
+}
+
+// fields is a line as it is saved.
+func (l *Line) fields() [6]*uint32 {
+	return [...]*uint32{&l.HostPort, &l.GuestPort, &l.Sent, &l.Received, &l.Told, &l.BufAlloc}
 }
 
 // Load reads what Save wrote.
@@ -283,4 +317,27 @@ func (m *model) Load(d *state.Decoder) {
 	m.held = d.Bool()
 	m.release = d.U16()
 	m.resetDue = !d.More() || d.Bool()
+	if d.More() {
+		m.loadLines(d)
+	}
+}
+
+func (m *model) loadLines(d *state.Decoder) {
+	n := d.U32()
+	if n > MaxLines {
+		d.Fail(fmt.Sprintf("%d lines, at most %d are known", n, MaxLines))
+		return
+	}
+	lines := make([]Line, n)
+	for i := range lines {
+		for _, field := range lines[i].fields() {
+			*field = d.U32()
+		}
+		if p := lines[i].HostPort; d.Err() == nil && (p < firstPort || p >= m.port) {
+			d.Fail(fmt.Sprintf("a line of port %d, which the host has not used", p))
+		}
+	}
+	if d.Err() == nil && !m.resetDue {
+		m.host.Adopt(lines)
+	}
 }

@@ -3,6 +3,7 @@ package vsock_test
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,8 +24,10 @@ type host struct {
 	port     uint32
 	attached int
 	resets   int
-	busy     bool // not Ready
-	open     bool // Connected
+	busy     bool         // not Ready
+	open     bool         // Connected
+	lines    []vsock.Line // with open, all connections that there are
+	adopted  []vsock.Line
 
 	send []packet // what Send hands out
 	got  []packet // what Receive took
@@ -40,6 +43,8 @@ func (h *host) Ready() bool                     { return !h.busy }
 func (h *host) Connected() bool                 { return h.open }
 func (h *host) Pending() bool                   { return len(h.send) > 0 }
 func (h *host) Reset()                          { h.resets++ }
+func (h *host) Lines() ([]vsock.Line, bool)     { return h.lines, !h.open || len(h.lines) > 0 }
+func (h *host) Adopt(lines []vsock.Line)        { h.adopted = lines }
 
 func (h *host) Receive(hdr *vsock.Header, payload *virtq.Reader) error {
 	b := make([]byte, payload.Len())
@@ -385,6 +390,47 @@ func TestNoTransportResetWithoutConnections(t *testing.T) {
 	g.Restore(g.State())
 	if g.RunPosted(); len(g.events()) != 1 {
 		t.Error("no reset though the host had something to say")
+	}
+}
+
+// Connections on which nothing is under way go on in the restored machine.
+func TestLinesGoOn(t *testing.T) {
+	g := newGuest(t)
+	g.rx.Add(virtiotest.In(1000))
+	used := request
+	used.SrcPort = 5000
+	g.host.send = []packet{{used, ""}}
+	g.host.wake()
+	g.RunPosted()
+	lines := []vsock.Line{{HostPort: 1024, GuestPort: 80, Sent: 1, Received: 2, Told: 3, BufAlloc: 4}, {HostPort: 5000, GuestPort: 81, Sent: 1 << 31}}
+	g.host.open, g.host.lines = true, lines
+	saved := g.State()
+	g.addEvent(t)
+	g.Restore(saved)
+	if g.RunPosted(); len(g.events()) != 0 || !slices.Equal(g.host.adopted, lines) {
+		t.Errorf("%d resets, and %+v goes on", len(g.events()), g.host.adopted)
+	}
+
+	g.host.open, g.host.lines = true, lines
+	g.host.send = []packet{{request, ""}} // which the driver may have heard of then
+	g.Restore(g.State())
+	if g.RunPosted(); len(g.events()) != 1 || g.host.adopted != nil {
+		t.Errorf("with more than lines, %+v goes on", g.host.adopted)
+	}
+}
+
+func TestLinesThatCannotBe(t *testing.T) {
+	g := newGuest(t)
+	for name, lines := range map[string][]vsock.Line{
+		"too many":         make([]vsock.Line, vsock.MaxLines+1),
+		"a service's port": {{HostPort: 1023, GuestPort: 80}},
+		"the next port":    {{HostPort: 1024, GuestPort: 80}},
+		"a port far ahead": {{HostPort: 1 << 31, GuestPort: 80}},
+	} {
+		g.host.open, g.host.lines = true, lines
+		if err := g.TryRestore(g.State()); err == nil {
+			t.Errorf("%s: restored", name)
+		}
 	}
 }
 
