@@ -33,6 +33,7 @@ CURRENT, TARGET, SEQUENCE, STATES = slice(8, 16), slice(16, 24), slice(24, 32), 
 SEED, SEED_RANDOM, SEED_NUMPY, PAGE = slice(64, 128), slice(128, 2624), slice(2624, 5120), 8192
 HOLD, INTERRUPT = 1, 2
 NUMPY = "numpy.random.mtrand"
+POOL, POOL_HEAD, MAX_GAPS = 16 << 10, 48, 256 << 10  # of the interpreter's allocator, in bytes; gaps of blocks of one size
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
 TRANSLATED = type(None), types.CodeType
@@ -378,6 +379,7 @@ class Runtime:
         self.fresh = True  # nothing was evaluated since the last hold or branch, so nobody has waited for that to end
         self.sink = collections.deque((), 0)  # what draws from an iterator
         self.spin = ()  # what the last hold was made of
+        self.gaps = []  # what lies in the allocator's gaps
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
         self.generators = []  # those, kept alive
         self.modules = 0  # how many were loaded when the states were looked up
@@ -613,6 +615,7 @@ class Runtime:
         try:
             gc.collect()
             gc.freeze()
+            self.gaps += fill_gaps()
             self.tell_states()
             page[ANSWER] = not self.told()
             steps = reseed_steps(page) if page[ANSWER] else ()
@@ -866,6 +869,23 @@ def immortalize():
         things = list(map(found.__getitem__, found.keys() - done))
 
 
+def fill_gaps():
+    """Has what every child allocates lie close together. The interpreter's allocator hands out blocks of each size from a pool of 16 KiB,
+    whose head it writes with each block. In the pools that imports leave, head and blocks are on different pages. So their gaps are filled,
+    up to the first block of a new pool, which is right behind the head. Returns what that takes."""
+    filling = []
+    for size in range(16, 513, 16):
+        for _ in range(MAX_GAPS // size):
+            filling.append(object() if size == 16 else filler(size))
+            if id(filling[-1]) % POOL == POOL_HEAD:
+                break
+    return filling
+
+
+def filler(size):
+    return float(size) if size == 32 else bytes(size - bytes.__basicsize__)
+
+
 def receive(control, data=b""):
     """Reads one frame from the agent, of which some may be there."""
     data = bytearray(data)
@@ -1045,7 +1065,18 @@ def reply(line, kind, body):
     line.sendall(HEADER.pack(len(body), kind) + body)
 
 
+def gather(*functions):
+    """Has the code of functions lie together: the interpreter writes to it at each branch."""
+    codes = [function.__code__.replace() for function in functions]
+    for function, code in zip(functions, codes):
+        function.__code__ = code
+
+
 def main():
+    gather(
+        *(Runtime.on_signal, Runtime.hold, Runtime.serve, Runtime.step, Runtime.handle, valid, Runtime.evaluate, Runtime.run, loaded),
+        *(Runtime.keep, render, to_json, numbers_to_json, Runtime.answer, Capture.take, Capture.flush, Runtime.mend),
+    )
     control = socket.socket(fileno=private(3))
     page = memoryview(mmap.mmap(private(4), PAGE))
     bytes(page)  # mapped from now on
