@@ -14,8 +14,9 @@ import (
 
 // Conn is a non-blocking socket or pipe.
 type Conn struct {
-	file *os.File
-	raw  syscall.RawConn
+	file  *os.File
+	raw   syscall.RawConn
+	fresh Fresh // what it was made of
 
 	broken atomic.Bool // somebody has been told so, and the kernel says it only once
 }
@@ -37,7 +38,7 @@ func wrap(fd int, name string) (*Conn, error) {
 		file.Close()
 		return nil, err
 	}
-	return &Conn{file: file, raw: raw}, nil
+	return &Conn{file: file, raw: raw, fresh: Fresh{uintptr(fd)}}, nil
 }
 
 // Read reads what is there, or waits for something.
@@ -74,10 +75,7 @@ func (c *Conn) Await() {
 }
 
 // Fresh is what c was made of. It may be used as long as c is not closed.
-func (c *Conn) Fresh() (f Fresh) {
-	_ = c.raw.Control(func(fd uintptr) { f.fd = fd }) // one that is closed cannot be used
-	return f
-}
+func (c *Conn) Fresh() Fresh { return c.fresh }
 
 // Linger waits until there is something to read, at most for d. It waits in the kernel and keeps the processor: the way
 // through the poller and back costs more than a short answer.
