@@ -63,7 +63,7 @@ func TestEvaluationsHaveTheirOwnNames(t *testing.T) {
 		}
 		of[i] = e
 	}
-	if of[0].with(known) != of[0].with(known) {
+	if first, again := of[0].with(known), of[0].with(known); first != again {
 		t.Error("it is encoded more than once")
 	}
 	if of[0].with(known) == of[1].with(known) || of[0].with(known) == of[0].encoded {
