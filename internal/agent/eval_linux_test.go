@@ -429,6 +429,10 @@ func TestEvalHostilePeer(t *testing.T) {
 		b, _ := json.Marshal(v)
 		return wire.AppendFrame(nil, wire.TypeEval, b)
 	}
+	compiled := func(id uint64, code string, left int) []byte {
+		b := (&wire.CompiledEval{ID: id, Code: code}).Append(nil)
+		return wire.AppendFrame(nil, wire.TypeEvalCompiled, b[:len(b)-left])
+	}
 	for name, tc := range map[string]struct {
 		send []byte
 		code wire.Code
@@ -440,7 +444,11 @@ func TestEvalHostilePeer(t *testing.T) {
 		"no id":           {eval(map[string]any{"code": "1"}), wire.CodeBadRequest},
 		"id out of range": {eval(map[string]any{"code": "1", "id": -1}), wire.CodeBadRequest},
 		"unknown member":  {eval(map[string]any{"code": "1", "id": 1, "pty": true}), wire.CodeBadRequest},
-		"compiled number": {eval(map[string]any{"code": "1", "id": 1, "compiled": 1}), wire.CodeBadRequest},
+		"bad limit":       {eval(map[string]any{"code": "1", "id": 1, "max_repr": -1}), wire.CodeBadRequest},
+		"compiled header": {compiled(1, "1", 2), wire.CodeBadRequest},
+		"compiled, cut":   {compiled(1, "1", 1), wire.CodeBadRequest},
+		"compiled, bytes": {compiled(1, "\xff", 0), wire.CodeBadRequest},
+		"compiled, no id": {compiled(0, "1", 0), wire.CodeBadRequest},
 		"compile number":  {eval(map[string]any{"code": "1", "id": 1, "compile": 1}), wire.CodeBadRequest},
 		"deep JSON":       {wire.AppendFrame(nil, wire.TypeEval, bytes.Repeat([]byte("["), 100000)), wire.CodeBadRequest},
 		"huge frame":      {[]byte{0xff, 0xff, 0xff, 0xff, 48}, wire.CodeBadRequest},

@@ -15,15 +15,15 @@ import _random, _socket, ast, binascii, collections, fcntl, functools, gc, io, i
 import select, signal, socket, struct, sys, traceback, types, warnings
 
 # Frame types and limits, as in package wire.
-OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN = 3, 4, 18, 19, 48, 49, 50
+OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN, EVAL_COMPILED = 3, 4, 18, 19, 48, 49, 50, 53
 MAX_FRAME = 16 << 20
 MAX_DATA = 64 << 10
 HEADER = struct.Struct("<IB")
+COMPILED = struct.Struct("<QI")  # before the code, and what it compiles to
 
-# Defaults and ceilings, in bytes. Value, repr and error share one result frame.
-MAX_OUTPUT = 1 << 20
-MAX_VALUE, VALUE_CEILING = 4 << 20, 8 << 20
-MAX_REPR, REPR_CEILING = 64 << 10, 1 << 20
+# Limits of the output, of the value and of the repr, in bytes. Value, repr and error share one result frame.
+LIMITS = 1 << 20, 4 << 20, 64 << 10
+VALUE_CEILING, REPR_CEILING = 8 << 20, 1 << 20
 MAX_KEPT = 4 << 10  # of an expression that is kept compiled
 MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 
@@ -35,7 +35,6 @@ HOLD, INTERRUPT = 1, 2
 NUMPY = "numpy.random.mtrand"
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
-TRANSLATED = type(None), types.CodeType
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
 BIG_DIGITS = re.compile(rb"\d{16}")
 PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
@@ -67,7 +66,7 @@ class Capture:
         self.fd = fd
         self.kind = kind  # of its frames
         self.file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-        self.limit = MAX_OUTPUT
+        self.limit = LIMITS[0]
         self.passed = 0  # bytes that the stream gave to the file since the last take
         self.dropped = 0
         self.again = b""  # what the sink has got although the stream does not know
@@ -235,16 +234,16 @@ def numbers_to_json(value, kinds, text, limit):
     return data
 
 
-def render(value, request):
+def render(value, limits):
     """Returns the members of the result that describe a value."""
     kind = type(value)
     text = repr(value)
-    limit = min(request.get("max_repr") or MAX_REPR, REPR_CEILING)
+    _, most, limit = limits
     parts = [b',"type":', KIND_NAMES.get(kind) or quoted(kind_name(kind)), b',"repr":', quoted(text[:limit])]
     if len(text) > limit:
         parts.append(b',"repr_cut":true')
     try:
-        parts += b',"value":', to_json(value, text, min(request.get("max_value") or MAX_VALUE, VALUE_CEILING))
+        parts += b',"value":', to_json(value, text, most)
     except Omitted as reason:
         parts.append(b',"value_omitted":"%s"' % str(reason).encode())
     return b"".join(parts)
@@ -287,23 +286,45 @@ def describe(error, interrupted):
     return encode(body).encode("utf-8", "backslashreplace")
 
 
-def valid(request):
+def decoded(payload):
+    request, _ = decode(str(payload, "utf-8"), 0)
+    return request
+
+
+def checked(request):
+    """Returns the arguments of evaluate that a request stands for."""
     number, code = request["id"], request["code"]
     if type(code) is not str or type(number) is not int or not 0 < number < 2**64:
-        return False
-    known = 2
-    if "compiled" in request:
-        known = 3
-        if type(request["compiled"]) is not str:
-            return False
-    for name in request.keys() - {"id", "code", "compiled"} if len(request) > known else ():
-        value = request[name]
-        if name == "compile":
-            if value is not True:
-                return False
-        elif name not in ("max_output", "max_value", "max_repr") or type(value) is not int or value < 0:
-            return False
-    return True
+        raise ValueError("malformed members")
+    if len(request) == 2:
+        return number, code, LIMITS, False, None
+    output, value, text = given = [request.get(name, 0) for name in ("max_output", "max_value", "max_repr")]
+    if any(type(limit) is not int or limit < 0 for limit in given) or request.get("compile", True) is not True:
+        raise ValueError("malformed members")
+    if request.keys() - {"id", "code", "compile", "max_output", "max_value", "max_repr"}:
+        raise ValueError("unknown members")
+    limits = output or LIMITS[0], min(value or LIMITS[1], VALUE_CEILING), min(text or LIMITS[2], REPR_CEILING)
+    return number, code, limits, "compile" in request, None
+
+
+def checked_compiled(payload, fresh):
+    """Is checked for code that was compiled elsewhere, which counts in a fresh process."""
+    number, size = COMPILED.unpack_from(payload)
+    end = COMPILED.size + size
+    if not number or end > len(payload):
+        raise ValueError("no id, or less than there should be")
+    return number, str(payload[COMPILED.size : end], "utf-8"), LIMITS, False, loaded(payload[end:]) if fresh else None
+
+
+def checked_run(request):
+    """Returns a request to run code if it is valid."""
+    checked({"id": request["id"], "code": request["code"]})
+    entries = request.get("env", [])
+    if request.keys() - {"id", "code", "env"} or type(entries) is not list:
+        raise ValueError("malformed or unknown members")
+    if not all(type(entry) is str and entry.find("=") > 0 and "\0" not in entry for entry in entries):
+        raise ValueError("malformed environment")
+    return request
 
 
 def translate(code, name):
@@ -319,7 +340,7 @@ def translate(code, name):
 
 
 def translate_for_others(code, name):
-    """Compiles code for processes that are as this one is. Returns text, or raises what keeps them from taking it: what is
+    """Compiles code for processes that are as this one is. Returns bytes, or raises what keeps them from taking it: what is
     wrong, or to be told where the code is evaluated, or does not come out as it was."""
     with warnings.catch_warnings(record=True) as said:
         translation = translate(code, name)
@@ -327,7 +348,7 @@ def translate_for_others(code, name):
         raise said[0].message
     if unordered(translation):
         raise ValueError("the order of a set is not kept")
-    return dumped(translation)
+    return marshal.dumps(translation)
 
 
 def unordered(constant):
@@ -337,27 +358,15 @@ def unordered(constant):
     return type(constant) is frozenset or type(constant) is tuple and any(map(unordered, constant))
 
 
-def dumped(translation):
-    """Writes what translate returns as text."""
-    return binascii.b2a_base64(marshal.dumps(translation), newline=False)
-
-
-def loaded(text):
-    """Returns the translation that was dumped, or None if it cannot be read."""
+def loaded(data):
+    """Returns a translation that was written elsewhere, or None if it cannot be read."""
     try:
-        statements, expression = marshal.loads(binascii.a2b_base64(text))
+        statements, expression = translation = marshal.loads(data)
     except Exception:
         return None
-    if type(statements) in TRANSLATED and type(expression) in TRANSLATED:
-        return statements, expression
-
-
-def valid_run(request):
-    """Checks a run request, of which the id and the code are valid, and returns it."""
-    entries = request.get("env", [])
-    if request.keys() - {"id", "code", "env"} or type(entries) is not list:
-        return False
-    return all(type(entry) is str and entry.find("=") > 0 and "\0" not in entry for entry in entries)
+    code = types.CodeType
+    if (statements is None or type(statements) is code) and (expression is None or type(expression) is code):
+        return translation
 
 
 class Runtime:
@@ -416,12 +425,12 @@ class Runtime:
 
     # Evaluation.
 
-    def run(self, code, name, compiled=None):
-        """Runs code, or what it was compiled to elsewhere; returns a tuple with the value of its last expression, or an empty
+    def run(self, code, name, translation=None):
+        """Runs code, or what it was translated to elsewhere; returns a tuple with the value of its last expression, or an empty
         one."""
         expression = self.expressions.get(code)
         if not expression:
-            statements, expression = compiled and loaded(compiled) or translate(code, name)
+            statements, expression = translation or translate(code, name)
             if expression and not statements:
                 self.keep(code, expression)
             else:
@@ -445,25 +454,24 @@ class Runtime:
         if len(self.sources) > 256:
             linecache.cache.pop(self.sources.popleft(), None)
 
-    def evaluate(self, request):
-        """Evaluates a request and returns the frames of the answer."""
-        number = request["id"]
+    def evaluate(self, number, code, limits, compile_only, translation):
+        """Evaluates code, of which the translation may be known, and returns the frames of the answer."""
         self.count += 1
-        known = self.expressions.get(request["code"])
+        known = self.expressions.get(code) or translation and (translation[0] or translation[1])
         name = known.co_filename if known else f"<eval-{self.count}>"
         self.interrupted = False
-        self.stdout.limit = self.stderr.limit = request.get("max_output") or MAX_OUTPUT
+        self.stdout.limit = self.stderr.limit = limits[0]
         try:
             self.current[0] = number  # from here to the next assignment an interrupt raises KeyboardInterrupt
-            if "compile" in request:
-                body = b',"compiled":"%s"' % translate_for_others(request["code"], name)
+            if compile_only:
+                body = b',"bytecode":"%s"' % binascii.b2a_base64(translate_for_others(code, name), newline=False)
             else:
-                value = self.run(request["code"], name, self.fresh and request.get("compiled"))
-                body = render(value[0], request) if value else b""
+                value = self.run(code, name, translation)
+                body = render(value[0], limits) if value else b""
             self.current[0] = 0
         except BaseException as error:
             self.current[0] = 0
-            linecache.cache.setdefault(name, (0, None, request["code"].splitlines(True), name))
+            linecache.cache.setdefault(name, (0, None, code.splitlines(True), name))
             body = b',"error":' + describe(error, self.interrupted)
             if name not in self.sources:
                 linecache.cache.pop(name, None)
@@ -560,18 +568,21 @@ class Runtime:
             return False
 
     def handle(self, connection, kind, payload):
-        if kind != EVAL and kind != RUN:
-            return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
         try:
-            request, _ = decode(str(payload, "utf-8"), 0)
-            if not (valid(request) if kind == EVAL else valid_run(request) and valid({"id": request["id"], "code": request["code"]})):
-                raise ValueError("missing, malformed or unknown members")
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as e:
+            if kind == EVAL_COMPILED:
+                request = checked_compiled(payload, self.fresh)
+            elif kind == EVAL:
+                request = checked(decoded(payload))
+            elif kind == RUN:
+                request = checked_run(decoded(payload))
+            else:
+                return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError, struct.error) as e:
             return self.refuse(connection, "bad_request", f"evaluation request is not readable: {e!r}")
-        if kind == EVAL:
-            connection.sendall(self.evaluate(request))
-        else:
+        if kind == RUN:
             self.runner.execute(connection, request)
+        else:
+            connection.sendall(self.evaluate(*request))
         return True
 
     def refuse(self, connection, code, message):
@@ -901,7 +912,7 @@ def exercise(runtime, config):
         for n in range(10):  # the interpreter adapts its code to what it sees; half of the runs compile anew
             if n < 5:
                 runtime.expressions.pop(code, None)
-            error = last_payload(runtime.evaluate({"id": 1, "code": code})).get("error")
+            error = last_payload(runtime.evaluate(1, code, LIMITS, False, None)).get("error")
             if error:
                 raise RuntimeError(f"warm-up code {code!r} failed:\n{error['traceback']}")
     rehearse(runtime)
@@ -928,11 +939,11 @@ def rehearse(runtime):
         for n in range(2 * rounds):  # half of them with code that was compiled elsewhere
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(name)
-                request = {"id": 1, "code": f"[0.5, {n}.0]"}
+                code = f"[0.5, {n}.0]"
+                kind, body = EVAL, encode({"id": 1, "code": code}).encode()
                 if n % 2:
-                    request["compiled"] = str(dumped(translate(request["code"], "<eval>")), "ascii")
-                body = encode(request).encode()
-                client.sendall(HEADER.pack(len(body), EVAL) + body)
+                    kind, body = EVAL_COMPILED, COMPILED.pack(1, len(code)) + code.encode() + marshal.dumps(translate(code, "<eval>"))
+                client.sendall(HEADER.pack(len(body), kind) + body)
                 client.shutdown(socket.SHUT_WR)
                 runtime.fresh = True
                 runtime.serve(listener, False)
