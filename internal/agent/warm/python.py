@@ -636,10 +636,10 @@ class Runtime:
             if sleep:
                 waiting = zip(waiting, iter(sleep, None))
             parts = (
-                map(stale.append, map(operator.is_not, map(getattr, *resets[:2]), resets[2])),
+                map(stale.append, itertools.compress(zip(*resets), map(operator.is_not, map(getattr, *resets[:2]), resets[2]))),
                 map(page.__setitem__, (STATE,), (1,)),
                 waiting,
-                itertools.starmap(setattr, itertools.compress(zip(*resets), map(operator.and_, stale, ordered))),
+                itertools.starmap(setattr, itertools.compress(stale, ordered)),  # which is mostly none
                 map(functools.partial.__call__, itertools.compress(steps, ordered)),
             )
             self.spin = parts, over, sleep, resets
