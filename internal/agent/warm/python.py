@@ -19,7 +19,8 @@ OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN, EVAL_COMPILED = 3, 4, 18, 19, 48, 
 MAX_FRAME = 16 << 20
 MAX_DATA = 64 << 10
 HEADER = struct.Struct("<IB")
-COMPILED = struct.Struct("<QI")  # before the code, and what it compiles to
+COMPILED = struct.Struct("<QI")  # before code and what it compiles to
+HEADER_SIZE, COMPILED_SIZE = HEADER.size, COMPILED.size
 
 # Limits of the output, of the value and of the repr, in bytes. Value, repr and error share one result frame.
 LIMITS = 1 << 20, 4 << 20, 64 << 10
@@ -36,7 +37,7 @@ NUMPY = "numpy.random.mtrand"
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
-BIG_DIGITS = re.compile(rb"\d{16}")
+BIG_DIGITS = re.compile("[0-9]{16}")
 PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
 OURS = {__file__}  # files whose frames are left out of tracebacks
 
@@ -125,12 +126,12 @@ class Capture:
             self.open()
 
     def take(self):
-        """Returns what was written since the last call, how much it was in all, and whether some is missing."""
+        """Returns what was written since the last call, how much it was in all, and whether some is missing; None for nothing."""
         self.flush()
         size = os.lseek(self.file, 0, os.SEEK_END)
+        if not size and not self.dropped:
+            return None
         total = size + self.dropped
-        if total == 0:
-            return b"", 0, False
         data = b""
         if size:
             data = os.pread(self.file, min(size, self.limit), 0)
@@ -142,8 +143,13 @@ class Capture:
 class Bottom(io.RawIOBase):
     """The lowest layer of a captured stream. Closing it closes nothing."""
 
+    closed = False  # not a property, which would take several times as long: each flush looks at it twice
+
     def __init__(self, capture):
         self.capture = capture
+
+    def close(self):
+        self.closed = True
 
     def fileno(self):
         return self.capture.fd
@@ -188,65 +194,54 @@ def encode(value):
     return "".join(encoder(value, 0))
 
 
-def quoted(text):
-    return quote(text).encode("utf-8", "backslashreplace")
-
-
-def to_json(value, text, limit):
-    """Returns the value, of which text is the repr, as JSON if reading that back yields an equal value of the same types, else
-    raises Omitted."""
-    kind = type(value)
+def to_json(value, kind, text, limit):
+    """Returns a value of a type, of which text is the repr, as JSON if reading that back yields an equal value of the same types,
+    else raises Omitted."""
     if kind is int:
         if not -SAFE_INT <= value <= SAFE_INT:
             raise Omitted("not_json")
-        return b"%d" % value
-    kinds = set(map(type, value)) if kind is list else {kind}
+        return text
+    kinds = {*map(type, value)} if kind is list else {kind}
     if kinds <= NUMBERS:
-        return numbers_to_json(value, kinds, text, limit)
-    if kind is str and len(value) > limit:
+        # The repr is JSON but for blanks, infinities and NaN. To show it costs more than to write it.
+        if "n" in text or int in kinds and BIG_DIGITS.search(text) and not fits(value):
+            raise Omitted("not_json")
+        text = text.replace(", ", ",")
+        size = len(text)
+    else:
+        if kind is str and len(value) > limit:
+            raise Omitted("too_large")
+        try:
+            text = encode(value)
+            size = len(text.encode())
+            faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
+            if faithful and BIG_DIGITS.search(text):
+                faithful = fits(value)
+        except (TypeError, ValueError, RecursionError):
+            # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
+            raise Omitted("not_json") from None
+        if not faithful:
+            raise Omitted("not_json")
+    if size > limit:
         raise Omitted("too_large")
-    try:
-        text = encode(value)
-        data = text.encode()
-        faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
-        if faithful and BIG_DIGITS.search(data):
-            faithful = fits(value)
-    except (TypeError, ValueError, RecursionError):
-        # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
-        raise Omitted("not_json") from None
-    if not faithful:
-        raise Omitted("not_json")
-    if len(data) > limit:
-        raise Omitted("too_large")
-    return data
+    return text
 
 
 NUMBERS = {int, float}
 
 
-def numbers_to_json(value, kinds, text, limit):
-    """Is to_json for a float or a list of numbers of these kinds, whose repr is JSON but for blanks, infinities and NaN."""
-    data = text.replace(", ", ",").encode()
-    if "n" in text or int in kinds and BIG_DIGITS.search(data) and not fits(value):
-        raise Omitted("not_json")
-    if len(data) > limit:
-        raise Omitted("too_large")
-    return data
-
-
 def render(value, limits):
     """Returns the members of the result that describe a value."""
-    kind = type(value)
-    text = repr(value)
-    _, most, limit = limits
-    parts = [b',"type":', KIND_NAMES.get(kind) or quoted(kind_name(kind)), b',"repr":', quoted(text[:limit])]
-    if len(text) > limit:
-        parts.append(b',"repr_cut":true')
+    kind, text = type(value), repr(value)
+    _, most, longest = limits
+    name = KIND_NAMES.get(kind) or quote(kind_name(kind))
     try:
-        parts += b',"value":', to_json(value, text, most)
+        rest = f'"value":{to_json(value, kind, text, most)}'
     except Omitted as reason:
-        parts.append(b',"value_omitted":"%s"' % str(reason).encode())
-    return b"".join(parts)
+        rest = f'"value_omitted":"{reason}"'
+    if len(text) > longest:
+        return f',"type":{name},"repr":{quote(text[:longest])},"repr_cut":true,{rest}'
+    return f',"type":{name},"repr":{quote(text)},{rest}'
 
 
 def kind_name(kind):
@@ -255,7 +250,7 @@ def kind_name(kind):
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-KIND_NAMES = {kind: quoted(kind_name(kind)) for kind in (bool, bytes, dict, float, int, list, set, str, tuple, type(None))}
+KIND_NAMES = {kind: quote(kind_name(kind)) for kind in (bool, bytes, dict, float, int, list, set, str, tuple, type(None))}
 
 
 def shorten(text):
@@ -283,11 +278,11 @@ def describe(error, interrupted):
         body["exit_code"] = code & 0xFF if isinstance(code, int) else 0 if code is None else 1
     if interrupted and isinstance(error, KeyboardInterrupt):
         body["interrupted"] = True
-    return encode(body).encode("utf-8", "backslashreplace")
+    return encode(body)
 
 
 def decoded(payload):
-    request, _ = decode(str(payload, "utf-8"), 0)
+    request, _ = decode(payload.decode(), 0)
     return request
 
 
@@ -310,10 +305,10 @@ def checked(request):
 def checked_compiled(payload, fresh):
     """Is checked for code that was compiled elsewhere, which counts in a fresh process."""
     number, size = COMPILED.unpack_from(payload)
-    end = COMPILED.size + size
+    end = COMPILED_SIZE + size
     if not number or end > len(payload):
         raise ValueError("no id, or less than there should be")
-    return number, str(payload[COMPILED.size : end], "utf-8"), LIMITS, False, loaded(payload[end:]) if fresh else None
+    return number, payload[COMPILED_SIZE:end].decode(), LIMITS, False, loaded(payload[end:]) if fresh else None
 
 
 def checked_run(request):
@@ -390,10 +385,9 @@ class Runtime:
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
         self.generators = []  # those, kept alive
         self.modules = 0  # how many were loaded when the states were looked up
-        self.buffer = bytearray(MAX_DATA)
         self.sources = collections.deque()
         self.expressions = {}  # compiled, by their source text, oldest first
-        self.stdout, self.stderr = Capture("stdout", 1, STDOUT), Capture("stderr", 2, STDERR)
+        self.streams = self.stdout, self.stderr = Capture("stdout", 1, STDOUT), Capture("stderr", 2, STDERR)
         self.captures = {STDOUT: self.stdout, STDERR: self.stderr}
         self.standard = select.poll()  # finds closed descriptors, all three at once
         for fd in 0, 1, 2:
@@ -464,15 +458,16 @@ class Runtime:
         try:
             self.current[0] = number  # from here to the next assignment an interrupt raises KeyboardInterrupt
             if compile_only:
-                body = b',"bytecode":"%s"' % binascii.b2a_base64(translate_for_others(code, name), newline=False)
+                bytecode = binascii.b2a_base64(translate_for_others(code, name), newline=False)
+                body = f',"bytecode":"{bytecode.decode()}"'
             else:
                 value = self.run(code, name, translation)
-                body = render(value[0], limits) if value else b""
+                body = render(value[0], limits) if value else ""
             self.current[0] = 0
         except BaseException as error:
             self.current[0] = 0
             linecache.cache.setdefault(name, (0, None, code.splitlines(True), name))
-            body = b',"error":' + describe(error, self.interrupted)
+            body = f',"error":{describe(error, self.interrupted)}'
             if name not in self.sources:
                 linecache.cache.pop(name, None)
         value = None
@@ -481,26 +476,24 @@ class Runtime:
         if self.forked:
             # User code called os.fork and came back here in the child. It ends as a script would.
             self.stdout.flush()
-            os._exit(1 if body.startswith(b',"error"') else 0)
+            os._exit(1 if body.startswith(',"error"') else 0)
         return self.answer(number, body)
 
     def answer(self, number, body):
         frames = []
-        for kind, capture in self.captures.items():
-            data, total, cut = capture.take()
-            if not total:
-                continue
-            member = capture.name.encode()
-            for start in range(0, len(data), MAX_DATA):
-                piece = data[start : start + MAX_DATA]
-                frames += HEADER.pack(len(piece), kind), piece
-            body += b',"%s_bytes":%d' % (member, total)
-            if cut:
-                body += b',"%s_cut":true' % member
+        for capture in self.streams:
+            taken = capture.take()
+            if taken:
+                data, total, cut = taken
+                for start in range(0, len(data), MAX_DATA):
+                    piece = data[start : start + MAX_DATA]
+                    frames += HEADER.pack(len(piece), capture.kind), piece
+                body += f',"{capture.name}_bytes":{total}'
+                if cut:
+                    body += f',"{capture.name}_cut":true'
         self.mend()
-        body = b'{"id":%d%s}' % (number, body)
-        frames += HEADER.pack(len(body), RESULT), body
-        return b"".join(frames)
+        body = f'{{"id":{number}{body}}}'.encode("utf-8", "backslashreplace")
+        return b"".join(frames) + HEADER.pack(len(body), RESULT) + body
 
     def mend(self):
         """Opens the standard descriptors again that user code has closed."""
@@ -542,25 +535,23 @@ class Runtime:
     def step(self, connection, flags):
         """Reads what has arrived and answers the requests in it. Returns False when the connection is done with."""
         try:
-            received = connection.recv_into(self.buffer, 0, flags)
-            if not received:
+            data = connection.recv(MAX_DATA, flags)
+            if not data:
                 return False
-            data = self.buffer[:received]
             while data:
-                size = 5 + HEADER.unpack_from(data)[0] if len(data) >= 5 else 5
-                if size > MAX_FRAME + 5:
+                if len(data) < HEADER_SIZE:
+                    data = filled(connection, data, HEADER_SIZE)
+                size, kind = HEADER.unpack_from(data)
+                if size > MAX_FRAME:
                     return self.refuse(connection, "bad_request", "frame is larger than the protocol allows")
-                if len(data) < size:
-                    more = connection.recv(1 << 20)
-                    if not more:
-                        return False
-                    data += more
-                    continue
-                going = self.handle(connection, data[4], data[5:size])
+                end = HEADER_SIZE + size
+                if len(data) < end:
+                    data = filled(connection, data, end)
+                going = self.handle(connection, kind, data[HEADER_SIZE:end])
                 self.fresh = False
                 if not going:
                     return False
-                del data[:size]
+                data = data[end:]
             return True
         except BlockingIOError:
             return True  # nothing has come yet
@@ -582,7 +573,8 @@ class Runtime:
         if kind == RUN:
             self.runner.execute(connection, request)
         else:
-            connection.sendall(self.evaluate(*request))
+            number, code, limits, compile_only, translation = request  # a call of *request would take longer
+            connection.sendall(self.evaluate(number, code, limits, compile_only, translation))
         return True
 
     def refuse(self, connection, code, message):
@@ -705,6 +697,17 @@ class Runtime:
         self.control.close()
         self.listener.close()
         self.runner.outlet = self.stdout.sink = self.stderr.sink = None  # its output takes the way of any program's
+
+
+def filled(connection, data, size):
+    """Returns data with more that is received, until it is of a size at least."""
+    data = bytearray(data)
+    while len(data) < size:
+        more = connection.recv(1 << 20)
+        if not more:
+            raise ConnectionError("the client has left in the middle of a frame")
+        data += more
+    return data
 
 
 def left(connection):
