@@ -172,6 +172,10 @@ func TestEvalSpoiledInterpreter(t *testing.T) {
 			t.Fatalf("after %q: value %s, stdout %q, error %+v", code, r.Value, r.Stdout, r.Error)
 		}
 	}
+	// What was closed is closed for the code that closed it.
+	if r := f.eval(t, "sys.stdout.close()\n[sys.stdout.closed, sys.stdout.write('x')]"); r.Error == nil || r.Error.Type != "ValueError" {
+		t.Errorf("writing to a closed stream gives %+v", r)
+	}
 }
 
 // stoppable returns a client of a guest that can be stopped: what it is sent then, on a connection that

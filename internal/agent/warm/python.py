@@ -36,6 +36,7 @@ HOLD, INTERRUPT = 1, 2
 NUMPY = "numpy.random.mtrand"
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
+CODE = types.CodeType
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
 BIG_DIGITS = re.compile("[0-9]{16}")
 PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
@@ -125,12 +126,9 @@ class Capture:
         except BaseException:
             self.open()
 
-    def take(self):
-        """Returns what was written since the last call, how much it was in all, and whether some is missing; None for nothing."""
-        self.flush()
-        size = os.lseek(self.file, 0, os.SEEK_END)
-        if not size and not self.dropped:
-            return None
+    def take(self, size):
+        """Returns what was written since the last call, how much it was in all, and whether some is missing. The stream has been
+        flushed, and the file has a size."""
         total = size + self.dropped
         data = b""
         if size:
@@ -201,33 +199,43 @@ def to_json(value, kind, text, limit):
         if not -SAFE_INT <= value <= SAFE_INT:
             raise Omitted("not_json")
         return text
-    kinds = {*map(type, value)} if kind is list else {kind}
-    if kinds <= NUMBERS:
-        # The repr is JSON but for blanks, infinities and NaN. To show it costs more than to write it.
-        if "n" in text or int in kinds and BIG_DIGITS.search(text) and not fits(value):
+    if numeric(value, kind):
+        # The repr is JSON but for blanks, infinities and NaN. To show that costs less than to encode the value.
+        if "n" in text:
             raise Omitted("not_json")
         text = text.replace(", ", ",")
-        size = len(text)
-    else:
-        if kind is str and len(value) > limit:
+        if len(text) > limit:
             raise Omitted("too_large")
-        try:
-            text = encode(value)
-            size = len(text.encode())
-            faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
-            if faithful and BIG_DIGITS.search(text):
-                faithful = fits(value)
-        except (TypeError, ValueError, RecursionError):
-            # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
-            raise Omitted("not_json") from None
-        if not faithful:
-            raise Omitted("not_json")
+        return text
+    if kind is str and len(value) > limit:
+        raise Omitted("too_large")
+    try:
+        text = encode(value)
+        size = len(text.encode())
+        faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
+        if faithful and BIG_DIGITS.search(text):
+            faithful = fits(value)
+    except (TypeError, ValueError, RecursionError):
+        # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
+        raise Omitted("not_json") from None
+    if not faithful:
+        raise Omitted("not_json")
     if size > limit:
         raise Omitted("too_large")
     return text
 
 
-NUMBERS = {int, float}
+def numeric(value, kind):
+    """Reports whether a value of a type is a float, or a list of numbers. Raises Omitted for one that not every reader keeps."""
+    if kind is not list:
+        return kind is float
+    for one in value:
+        if type(one) is not float:
+            if type(one) is not int:
+                return False
+            if not -SAFE_INT <= one <= SAFE_INT:
+                raise Omitted("not_json")
+    return True
 
 
 def render(value, limits):
@@ -235,13 +243,11 @@ def render(value, limits):
     kind, text = type(value), repr(value)
     _, most, longest = limits
     name = KIND_NAMES.get(kind) or quote(kind_name(kind))
+    shown = quote(text) if len(text) <= longest else quote(text[:longest]) + ',"repr_cut":true'
     try:
-        rest = f'"value":{to_json(value, kind, text, most)}'
+        return f',"type":{name},"repr":{shown},"value":{to_json(value, kind, text, most)}'
     except Omitted as reason:
-        rest = f'"value_omitted":"{reason}"'
-    if len(text) > longest:
-        return f',"type":{name},"repr":{quote(text[:longest])},"repr_cut":true,{rest}'
-    return f',"type":{name},"repr":{quote(text)},{rest}'
+        return f',"type":{name},"repr":{shown},"value_omitted":"{reason}"'
 
 
 def kind_name(kind):
@@ -359,8 +365,7 @@ def loaded(data):
         statements, expression = translation = marshal.loads(data)
     except Exception:
         return None
-    code = types.CodeType
-    if (statements is None or type(statements) is code) and (expression is None or type(expression) is code):
+    if (statements is None or type(statements) is CODE) and (expression is None or type(expression) is CODE):
         return translation
 
 
@@ -482,28 +487,30 @@ class Runtime:
     def answer(self, number, body):
         frames = []
         for capture in self.streams:
-            taken = capture.take()
-            if taken:
-                data, total, cut = taken
+            capture.flush()
+            size = os.lseek(capture.file, 0, os.SEEK_END)
+            if size or capture.dropped:
+                data, total, cut = capture.take(size)
                 for start in range(0, len(data), MAX_DATA):
                     piece = data[start : start + MAX_DATA]
                     frames += HEADER.pack(len(piece), capture.kind), piece
                 body += f',"{capture.name}_bytes":{total}'
                 if cut:
                     body += f',"{capture.name}_cut":true'
-        self.mend()
+        if self.standard.poll(0):
+            self.mend()
         body = f'{{"id":{number}{body}}}'.encode("utf-8", "backslashreplace")
-        return b"".join(frames) + HEADER.pack(len(body), RESULT) + body
+        last = HEADER.pack(len(body), RESULT) + body
+        return b"".join([*frames, last]) if frames else last
 
     def mend(self):
         """Opens the standard descriptors again that user code has closed."""
-        if self.standard.poll(0):
-            self.stdout.mend()
-            self.stderr.mend()
-            try:
-                os.get_inheritable(0)
-            except OSError:
-                os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        self.stdout.mend()
+        self.stderr.mend()
+        try:
+            os.get_inheritable(0)
+        except OSError:
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
 
     # Connections.
 
@@ -538,7 +545,7 @@ class Runtime:
             data = connection.recv(MAX_DATA, flags)
             if not data:
                 return False
-            while data:
+            while True:
                 if len(data) < HEADER_SIZE:
                     data = filled(connection, data, HEADER_SIZE)
                 size, kind = HEADER.unpack_from(data)
@@ -551,8 +558,9 @@ class Runtime:
                 self.fresh = False
                 if not going:
                     return False
+                if len(data) == end:
+                    return True
                 data = data[end:]
-            return True
         except BlockingIOError:
             return True  # nothing has come yet
         except OSError:
@@ -617,8 +625,8 @@ class Runtime:
             gc.collect()
             gc.freeze()
             self.tell_states()
-            page[ANSWER] = not self.told()
-            steps = reseed_steps(page) if page[ANSWER] else ()
+            page[ANSWER] = answers = not self.told()
+            steps = reseed_steps(page) if answers else ()
             resets, stale = plain_resets(), []
             ordered = map(page.__getitem__, itertools.repeat(RESEED))
             over = functools.partial(page.__getitem__, GO)
@@ -636,7 +644,7 @@ class Runtime:
             )
             self.spin = parts, over, sleep, resets
             self.sink.extend(itertools.chain.from_iterable(parts))
-            if not page[ANSWER]:
+            if not answers:
                 return
             error = None
         except BaseException as e:
