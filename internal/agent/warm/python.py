@@ -192,21 +192,17 @@ def encode(value):
     return "".join(encoder(value, 0))
 
 
-def to_json(value, kind, text, limit):
-    """Returns a value of a type, of which text is the repr, as JSON if reading that back yields an equal value of the same types,
-    else raises Omitted."""
-    if kind is int:
-        if not -SAFE_INT <= value <= SAFE_INT:
-            raise Omitted("not_json")
-        return text
-    if numeric(value, kind):
-        # The repr is JSON but for blanks, infinities and NaN. To show that costs less than to encode the value.
-        if "n" in text:
-            raise Omitted("not_json")
-        text = text.replace(", ", ",")
-        if len(text) > limit:
-            raise Omitted("too_large")
-        return text
+def numeric(value, kind, text):
+    """Reports whether a value of a type is a number, or a list of numbers, that JSON has and that every reader keeps. Its repr, which
+    is text, is JSON then. To find that out takes less than to encode the value, and to see whether reading that yields the same."""
+    for one in value if kind is list else (value,):
+        if type(one) is not float and not (type(one) is int and -SAFE_INT <= one <= SAFE_INT):
+            return False
+    return "n" not in text  # infinities and NaN
+
+
+def to_json(value, kind, limit):
+    """Returns a value of a type as JSON if reading that back yields an equal value of the same types, else raises Omitted."""
     if kind is str and len(value) > limit:
         raise Omitted("too_large")
     try:
@@ -225,29 +221,26 @@ def to_json(value, kind, text, limit):
     return text
 
 
-def numeric(value, kind):
-    """Reports whether a value of a type is a float, or a list of numbers. Raises Omitted for one that not every reader keeps."""
-    if kind is not list:
-        return kind is float
-    for one in value:
-        if type(one) is not float:
-            if type(one) is not int:
-                return False
-            if not -SAFE_INT <= one <= SAFE_INT:
-                raise Omitted("not_json")
-    return True
-
-
 def render(value, limits):
     """Returns the members of the result that describe a value."""
     kind, text = type(value), repr(value)
     _, most, longest = limits
     name = KIND_NAMES.get(kind) or quote(kind_name(kind))
-    shown = quote(text) if len(text) <= longest else quote(text[:longest]) + ',"repr_cut":true'
+    plain = numeric(value, kind, text)
+    shown = text if len(text) <= longest else text[:longest]
+    shown = f'"{shown}"' if plain else quote(shown)
+    if len(text) > longest:
+        shown += ',"repr_cut":true'
     try:
-        return f',"type":{name},"repr":{shown},"value":{to_json(value, kind, text, most)}'
+        if plain:
+            text = text.replace(", ", ",")
+            if len(text) > most:
+                raise Omitted("too_large")
+        else:
+            text = to_json(value, kind, most)
     except Omitted as reason:
         return f',"type":{name},"repr":{shown},"value_omitted":"{reason}"'
+    return f',"type":{name},"repr":{shown},"value":{text}'
 
 
 def kind_name(kind):
