@@ -40,8 +40,8 @@ func TestEvalValues(t *testing.T) {
 		{code: "float('nan')", repr: "nan", omitted: "not_json"},
 		{code: "[float('inf')]", repr: "[inf]", omitted: "not_json"},
 		{code: "[1, float('nan')]", repr: "[1, nan]", omitted: "not_json"},
-		{code: "[1, -2.5, 1e300, -0.0]", value: "[1,-2.5,1e+300,-0.0]", repr: "[1, -2.5, 1e+300, -0.0]"},
-		{code: "[0.12345678901234566, 2**53 - 1]", value: "[0.12345678901234566,9007199254740991]", repr: "[0.12345678901234566, 9007199254740991]"},
+		{code: "[1, -2.5, 1e300, -0.0]", value: "[1, -2.5, 1e+300, -0.0]", repr: "[1, -2.5, 1e+300, -0.0]"},
+		{code: "[0.12345678901234566, 2**53 - 1]", value: "[0.12345678901234566, 9007199254740991]", repr: "[0.12345678901234566, 9007199254740991]"},
 		{code: "[0.5, 2**53]", repr: "[0.5, 9007199254740992]", omitted: "not_json"},
 		{code: "[0.5, True]", value: "[0.5,true]", repr: "[0.5, True]"},
 		{code: "[]", value: "[]", repr: "[]"},
@@ -70,6 +70,12 @@ func TestEvalValues(t *testing.T) {
 	r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "list(range(1000))", MaxValue: 100, MaxRepr: 10})
 	if err != nil || r.ValueOmitted != "too_large" || r.Repr != "[0, 1, 2, " {
 		t.Errorf("limits: %+v, %v", r, err)
+	}
+	for limit, want := range map[int]string{9: "[1, 2, 3]", 8: "[1,2,3]", 6: ""} { // blanks do not count
+		r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "[1, 2, 3]", MaxValue: limit})
+		if err != nil || string(r.Value) != want {
+			t.Errorf("within %d bytes: %s, %v", limit, r.Value, err)
+		}
 	}
 	if got := f.value(t, "len('"+strings.Repeat("☕", 100000)+"')"); got != "100000" {
 		t.Errorf("300 kB of code gave %s", got)

@@ -232,12 +232,12 @@ def render(value, limits):
     if len(text) > longest:
         shown += ',"repr_cut":true'
     try:
-        if plain:
-            text = text.replace(", ", ",")
+        if not plain:
+            text = to_json(value, kind, most)
+        elif len(text) > most:
+            text = text.replace(", ", ",")  # otherwise it takes less to send the blanks
             if len(text) > most:
                 raise Omitted("too_large")
-        else:
-            text = to_json(value, kind, most)
     except Omitted as reason:
         return f',"type":{name},"repr":{shown},"value_omitted":"{reason}"'
     return f',"type":{name},"repr":{shown},"value":{text}'
