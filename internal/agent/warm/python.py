@@ -208,9 +208,9 @@ def to_json(value, kind, limit):
     try:
         text = encode(value)
         size = len(text.encode())
-        faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
-        if faithful and BIG_DIGITS.search(text):
-            faithful = fits(value)
+        faithful = kind is str or kind is bool or value is None
+        if not faithful and decode(text, 0)[0] == value:
+            faithful = not BIG_DIGITS.search(text) or fits(value)
     except (TypeError, ValueError, RecursionError):
         # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
         raise Omitted("not_json") from None
