@@ -128,6 +128,9 @@ func TestCompiledIsOfAFreshRuntime(t *testing.T) {
 	if got := value(two); got != "1" {
 		t.Errorf("a used runtime gave %s", got)
 	}
+	if r, err := fresh(t).Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "12345", Compiled: two, MaxRepr: 3}); err != nil || r.Repr != "123" {
+		t.Errorf("with a limit: %+v, %v", r, err)
+	}
 	for _, bad := range []string{"?", "\xe3", "N", "(\x02\x00\x00\x00Ni\x01\x00\x00\x00", "i\x01\x00\x00\x00"} {
 		f := fresh(t)
 		if r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "1", Compiled: []byte(bad)}); err != nil || string(r.Value) != "1" {

@@ -32,7 +32,7 @@ type EvalRequest struct {
 	MaxOutput int           // bytes of stdout and of stderr; 0: 1 MiB
 	MaxValue  int           // bytes of the value's JSON; 0: 4 MiB, at most 8 MiB
 	MaxRepr   int           // characters of the repr; 0: 64 Ki, at most 1 Mi
-	Compiled  []byte        // what Compile has returned for the code in a runtime like this one, which then need not compile it
+	Compiled  []byte        // what Compile has returned for the code in a runtime like this one, which then need not compile it; not with limits
 }
 
 // EvalResult is the outcome of an evaluation. An exception in the code is a result, in its Error, not an error.
@@ -211,22 +211,35 @@ func (r EvalRequest) encode(compile bool) (*Evaluation, error) {
 	if r.MaxOutput < 0 || r.MaxValue < 0 || r.MaxRepr < 0 {
 		return nil, wire.Errorf(wire.CodeBadRequest, "max_output", "limits must not be negative")
 	}
-	id := rand.Uint64()>>12 + 1 // small enough for a JSON reader that uses doubles
+	e := &Evaluation{
+		id:    rand.Uint64()>>12 + 1, // small enough for a JSON reader that uses doubles
+		limit: cmp.Or(r.MaxOutput, defaultOutput),
+	}
+	kind, payload, err := r.payload(e.id, compile)
+	if err != nil {
+		return nil, err
+	}
+	if len(payload) > wire.MaxFrame {
+		return nil, wire.Errorf(wire.CodeTooLong, "code", "the code is %d bytes long as guests are sent it, over %d", len(payload), wire.MaxFrame)
+	}
+	e.frame = wire.AppendFrame(nil, kind, payload)
+	return e, nil
+}
+
+// payload encodes a valid request.
+func (r *EvalRequest) payload(id uint64, compile bool) (wire.Type, []byte, error) {
+	if len(r.Compiled) > 0 && r.MaxOutput == 0 && r.MaxValue == 0 && r.MaxRepr == 0 {
+		return wire.TypeEvalCompiled, (&wire.CompiledEval{ID: id, Code: r.Code, Compiled: r.Compiled}).Append(nil), nil
+	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false) // which would make code much longer
 	req := wire.EvalRequest{
-		ID: id, Code: r.Code, Compile: compile, Compiled: r.Compiled,
+		ID: id, Code: r.Code, Compile: compile,
 		MaxOutput: r.MaxOutput, MaxValue: r.MaxValue, MaxRepr: r.MaxRepr,
 	}
-	if err := enc.Encode(req); err != nil {
-		return nil, err
-	}
-	payload := buf.Bytes()
-	if len(payload) > wire.MaxFrame {
-		return nil, wire.Errorf(wire.CodeTooLong, "code", "the code is %d bytes long as JSON, over %d", len(payload), wire.MaxFrame)
-	}
-	return &Evaluation{id: id, frame: wire.AppendFrame(nil, wire.TypeEval, payload), limit: cmp.Or(r.MaxOutput, defaultOutput)}, nil
+	err := enc.Encode(req)
+	return wire.TypeEval, buf.Bytes(), err
 }
 
 // ErrNotShared means that each runtime has to compile some code by itself.

@@ -40,8 +40,8 @@ func TestEvalValues(t *testing.T) {
 		{code: "float('nan')", repr: "nan", omitted: "not_json"},
 		{code: "[float('inf')]", repr: "[inf]", omitted: "not_json"},
 		{code: "[1, float('nan')]", repr: "[1, nan]", omitted: "not_json"},
-		{code: "[1, -2.5, 1e300, -0.0]", value: "[1,-2.5,1e+300,-0.0]", repr: "[1, -2.5, 1e+300, -0.0]"},
-		{code: "[0.12345678901234566, 2**53 - 1]", value: "[0.12345678901234566,9007199254740991]", repr: "[0.12345678901234566, 9007199254740991]"},
+		{code: "[1, -2.5, 1e300, -0.0]", value: "[1, -2.5, 1e+300, -0.0]", repr: "[1, -2.5, 1e+300, -0.0]"},
+		{code: "[0.12345678901234566, 2**53 - 1]", value: "[0.12345678901234566, 9007199254740991]", repr: "[0.12345678901234566, 9007199254740991]"},
 		{code: "[0.5, 2**53]", repr: "[0.5, 9007199254740992]", omitted: "not_json"},
 		{code: "[0.5, True]", value: "[0.5,true]", repr: "[0.5, True]"},
 		{code: "[]", value: "[]", repr: "[]"},
@@ -70,6 +70,12 @@ func TestEvalValues(t *testing.T) {
 	r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "list(range(1000))", MaxValue: 100, MaxRepr: 10})
 	if err != nil || r.ValueOmitted != "too_large" || r.Repr != "[0, 1, 2, " {
 		t.Errorf("limits: %+v, %v", r, err)
+	}
+	for limit, want := range map[int]string{9: "[1, 2, 3]", 8: "[1,2,3]", 6: ""} { // blanks do not count
+		r, err := f.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: "[1, 2, 3]", MaxValue: limit})
+		if err != nil || string(r.Value) != want {
+			t.Errorf("within %d bytes: %s, %v", limit, r.Value, err)
+		}
 	}
 	if got := f.value(t, "len('"+strings.Repeat("☕", 100000)+"')"); got != "100000" {
 		t.Errorf("300 kB of code gave %s", got)
@@ -171,6 +177,10 @@ func TestEvalSpoiledInterpreter(t *testing.T) {
 		if r := f.eval(t, "sys.stdout.write('out'); kept"); string(r.Value) != `"kept"` || string(r.Stdout) != "out" {
 			t.Fatalf("after %q: value %s, stdout %q, error %+v", code, r.Value, r.Stdout, r.Error)
 		}
+	}
+	// What was closed is closed for the code that closed it.
+	if r := f.eval(t, "sys.stdout.close()\n[sys.stdout.closed, sys.stdout.write('x')]"); r.Error == nil || r.Error.Type != "ValueError" {
+		t.Errorf("writing to a closed stream gives %+v", r)
 	}
 }
 
@@ -429,6 +439,10 @@ func TestEvalHostilePeer(t *testing.T) {
 		b, _ := json.Marshal(v)
 		return wire.AppendFrame(nil, wire.TypeEval, b)
 	}
+	compiled := func(id uint64, code string, left int) []byte {
+		b := (&wire.CompiledEval{ID: id, Code: code}).Append(nil)
+		return wire.AppendFrame(nil, wire.TypeEvalCompiled, b[:len(b)-left])
+	}
 	for name, tc := range map[string]struct {
 		send []byte
 		code wire.Code
@@ -440,7 +454,11 @@ func TestEvalHostilePeer(t *testing.T) {
 		"no id":           {eval(map[string]any{"code": "1"}), wire.CodeBadRequest},
 		"id out of range": {eval(map[string]any{"code": "1", "id": -1}), wire.CodeBadRequest},
 		"unknown member":  {eval(map[string]any{"code": "1", "id": 1, "pty": true}), wire.CodeBadRequest},
-		"compiled number": {eval(map[string]any{"code": "1", "id": 1, "compiled": 1}), wire.CodeBadRequest},
+		"bad limit":       {eval(map[string]any{"code": "1", "id": 1, "max_repr": -1}), wire.CodeBadRequest},
+		"compiled header": {compiled(1, "1", 2), wire.CodeBadRequest},
+		"compiled, cut":   {compiled(1, "1", 1), wire.CodeBadRequest},
+		"compiled, bytes": {compiled(1, "\xff", 0), wire.CodeBadRequest},
+		"compiled, no id": {compiled(0, "1", 0), wire.CodeBadRequest},
 		"compile number":  {eval(map[string]any{"code": "1", "id": 1, "compile": 1}), wire.CodeBadRequest},
 		"deep JSON":       {wire.AppendFrame(nil, wire.TypeEval, bytes.Repeat([]byte("["), 100000)), wire.CodeBadRequest},
 		"huge frame":      {[]byte{0xff, 0xff, 0xff, 0xff, 48}, wire.CodeBadRequest},

@@ -52,27 +52,39 @@ func TestEvalOrder(t *testing.T) {
 		receive(conn)
 		return conn
 	}
-	busy, first, left := known(), known(), known()
-	goOn := filepath.Join(t.TempDir(), "go-on")
-	send(busy, fmt.Sprintf("order.append('busy')\nwhile not os.path.exists(%q): time.sleep(.01)", goOn))
+	gate, busy, first, left, lateLeft := known(), known(), known(), known(), known()
+	dir := t.TempDir()
+	until := func(name string) string {
+		return fmt.Sprintf("order.append(%q)\nwhile not os.path.exists(%q): time.sleep(.01)", name, filepath.Join(dir, name))
+	}
+	end := func(name string) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(gate, until("gate"))
+	send(busy, until("busy"))
 	send(first, "order.append('first')")
 	send(left, "order.append('left')")
 	left.Close()
+	send(lateLeft, "order.append('late left')")
+	end("gate")
+	receive(gate)
+	time.Sleep(50 * time.Millisecond) // the poller has told of it then
+	lateLeft.Close()
 	second, third, newLeft := connect(), connect(), connect()
 	send(second, "order.append('second')")
 	send(third, "order.append('third')")
 	third.(*net.UnixConn).CloseWrite() // it still wants the answer
 	send(newLeft, "order.append('new and left')")
 	newLeft.Close()
-	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	end("busy")
 	for _, conn := range []net.Conn{busy, first, second, third} {
 		receive(conn)
 	}
 	last := connect()
 	send(last, "order")
-	if got, want := receive(last), `["busy","first","second","third"]`; got != want {
+	if got, want := receive(last), `["gate","busy","first","second","third"]`; got != want {
 		t.Errorf("evaluated were %s, not %s", got, want)
 	}
 }

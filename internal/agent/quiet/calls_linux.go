@@ -52,14 +52,27 @@ func Getrandom(p []byte) error {
 	return nil
 }
 
-// WriteMemory writes p into the memory of another process.
-func WriteMemory(pid int, address uint64, p []byte) error {
-	n, errno := processWrite(pid, address, p)
+// Piece is what is to lie somewhere in the memory of a process.
+type Piece struct {
+	Address uint64
+	Content []byte
+}
+
+// maxPieces is how many pieces are written at once.
+const maxPieces = 2
+
+// WriteMemory writes at most two pieces into the memory of another process.
+func WriteMemory(pid int, pieces []Piece) error {
+	size := 0
+	for _, p := range pieces {
+		size += len(p.Content)
+	}
+	n, errno := processWrite(pid, pieces)
 	if errno != 0 {
 		return os.NewSyscallError("process_vm_writev", errno)
 	}
-	if n != len(p) {
-		return fmt.Errorf("%d of %d bytes written at %#x", n, len(p), address)
+	if n != size {
+		return fmt.Errorf("%d of %d bytes written", n, size)
 	}
 	return nil
 }

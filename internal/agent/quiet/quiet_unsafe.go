@@ -81,10 +81,15 @@ func getrandom(p []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
-func processWrite(pid int, address uint64, p []byte) (int, unix.Errno) {
-	local := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
-	remote := unix.RemoteIovec{Base: uintptr(address), Len: len(p)}
-	n, _, errno := syscall.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+func processWrite(pid int, pieces []Piece) (int, unix.Errno) {
+	var local [maxPieces]unix.Iovec
+	var remote [maxPieces]unix.RemoteIovec
+	for i, p := range pieces {
+		local[i] = unix.Iovec{Base: unsafe.SliceData(p.Content), Len: uint64(len(p.Content))}
+		remote[i] = unix.RemoteIovec{Base: uintptr(p.Address), Len: len(p.Content)}
+	}
+	count := uintptr(len(pieces))
+	n, _, errno := syscall.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), uintptr(unsafe.Pointer(&local)), count, uintptr(unsafe.Pointer(&remote)), count, 0)
 	return int(n), errno
 }
 

@@ -15,15 +15,16 @@ import _random, _socket, ast, binascii, collections, fcntl, functools, gc, io, i
 import select, signal, socket, struct, sys, traceback, types, warnings
 
 # Frame types and limits, as in package wire.
-OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN = 3, 4, 18, 19, 48, 49, 50
+OK, ERROR, STDOUT, STDERR, EVAL, RESULT, RUN, EVAL_COMPILED = 3, 4, 18, 19, 48, 49, 50, 53
 MAX_FRAME = 16 << 20
 MAX_DATA = 64 << 10
 HEADER = struct.Struct("<IB")
+COMPILED = struct.Struct("<QI")  # before code and what it compiles to
+HEADER_SIZE, COMPILED_SIZE = HEADER.size, COMPILED.size
 
-# Defaults and ceilings, in bytes. Value, repr and error share one result frame.
-MAX_OUTPUT = 1 << 20
-MAX_VALUE, VALUE_CEILING = 4 << 20, 8 << 20
-MAX_REPR, REPR_CEILING = 64 << 10, 1 << 20
+# Limits of the output, of the value and of the repr, in bytes. Value, repr and error share one result frame.
+LIMITS = 1 << 20, 4 << 20, 64 << 10
+VALUE_CEILING, REPR_CEILING = 8 << 20, 1 << 20
 MAX_KEPT = 4 << 10  # of an expression that is kept compiled
 MAX_TEXT = 64 << 10  # of a message, and of each half of a traceback
 
@@ -36,9 +37,9 @@ NUMPY = "numpy.random.mtrand"
 POOL, POOL_HEAD, MAX_GAPS = 16 << 10, 48, 256 << 10  # of the interpreter's allocator, in bytes; gaps of blocks of one size
 SIGNAL = 60  # real-time, unlikely to be anybody's; the agent sends it after writing a command
 
-TRANSLATED = type(None), types.CodeType
+CODE = types.CodeType
 SAFE_INT = 2**53 - 1  # JSON readers that use doubles lose anything beyond
-BIG_DIGITS = re.compile(rb"\d{16}")
+BIG_DIGITS = re.compile("[0-9]{16}")
 PRIVATE_FD = 64  # our descriptors live above this, out of the way of user code
 OURS = {__file__}  # files whose frames are left out of tracebacks
 
@@ -68,7 +69,7 @@ class Capture:
         self.fd = fd
         self.kind = kind  # of its frames
         self.file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-        self.limit = MAX_OUTPUT
+        self.limit = LIMITS[0]
         self.passed = 0  # bytes that the stream gave to the file since the last take
         self.dropped = 0
         self.again = b""  # what the sink has got although the stream does not know
@@ -126,13 +127,10 @@ class Capture:
         except BaseException:
             self.open()
 
-    def take(self):
-        """Returns what was written since the last call, how much it was in all, and whether some is missing."""
-        self.flush()
-        size = os.lseek(self.file, 0, os.SEEK_END)
+    def take(self, size):
+        """Returns what was written since the last call, how much it was in all, and whether some is missing. The stream has been
+        flushed, and the file has a size."""
         total = size + self.dropped
-        if total == 0:
-            return b"", 0, False
         data = b""
         if size:
             data = os.pread(self.file, min(size, self.limit), 0)
@@ -144,8 +142,13 @@ class Capture:
 class Bottom(io.RawIOBase):
     """The lowest layer of a captured stream. Closing it closes nothing."""
 
+    closed = False  # not a property, which would take several times as long: each flush looks at it twice
+
     def __init__(self, capture):
         self.capture = capture
+
+    def close(self):
+        self.closed = True
 
     def fileno(self):
         return self.capture.fd
@@ -190,65 +193,55 @@ def encode(value):
     return "".join(encoder(value, 0))
 
 
-def quoted(text):
-    return quote(text).encode("utf-8", "backslashreplace")
+def numeric(value, kind, text):
+    """Reports whether a value of a type is a number, or a list of numbers, that JSON has and that every reader keeps. Its repr, which
+    is text, is JSON then. To find that out takes less than to encode the value, and to see whether reading that yields the same."""
+    for one in value if kind is list else (value,):
+        if type(one) is not float and not (type(one) is int and -SAFE_INT <= one <= SAFE_INT):
+            return False
+    return "n" not in text  # infinities and NaN
 
 
-def to_json(value, text, limit):
-    """Returns the value, of which text is the repr, as JSON if reading that back yields an equal value of the same types, else
-    raises Omitted."""
-    kind = type(value)
-    if kind is int:
-        if not -SAFE_INT <= value <= SAFE_INT:
-            raise Omitted("not_json")
-        return b"%d" % value
-    kinds = set(map(type, value)) if kind is list else {kind}
-    if kinds <= NUMBERS:
-        return numbers_to_json(value, kinds, text, limit)
+def to_json(value, kind, limit):
+    """Returns a value of a type as JSON if reading that back yields an equal value of the same types, else raises Omitted."""
     if kind is str and len(value) > limit:
         raise Omitted("too_large")
     try:
         text = encode(value)
-        data = text.encode()
-        faithful = kind is str or kind is bool or value is None or decode(text, 0)[0] == value
-        if faithful and BIG_DIGITS.search(data):
-            faithful = fits(value)
+        size = len(text.encode())
+        faithful = kind is str or kind is bool or value is None
+        if not faithful and decode(text, 0)[0] == value:
+            faithful = not BIG_DIGITS.search(text) or fits(value)
     except (TypeError, ValueError, RecursionError):
         # No JSON type, a circle, NaN or an infinity, a lone surrogate, or nested too deep.
         raise Omitted("not_json") from None
     if not faithful:
         raise Omitted("not_json")
-    if len(data) > limit:
+    if size > limit:
         raise Omitted("too_large")
-    return data
+    return text
 
 
-NUMBERS = {int, float}
-
-
-def numbers_to_json(value, kinds, text, limit):
-    """Is to_json for a float or a list of numbers of these kinds, whose repr is JSON but for blanks, infinities and NaN."""
-    data = text.replace(", ", ",").encode()
-    if "n" in text or int in kinds and BIG_DIGITS.search(data) and not fits(value):
-        raise Omitted("not_json")
-    if len(data) > limit:
-        raise Omitted("too_large")
-    return data
-
-
-def render(value, request):
+def render(value, limits):
     """Returns the members of the result that describe a value."""
-    kind = type(value)
-    text = repr(value)
-    limit = min(request.get("max_repr") or MAX_REPR, REPR_CEILING)
-    parts = [b',"type":', KIND_NAMES.get(kind) or quoted(kind_name(kind)), b',"repr":', quoted(text[:limit])]
-    if len(text) > limit:
-        parts.append(b',"repr_cut":true')
+    kind, text = type(value), repr(value)
+    _, most, longest = limits
+    name = KIND_NAMES.get(kind) or quote(kind_name(kind))
+    plain = numeric(value, kind, text)
+    shown = text if len(text) <= longest else text[:longest]
+    shown = f'"{shown}"' if plain else quote(shown)
+    if len(text) > longest:
+        shown += ',"repr_cut":true'
     try:
-        parts += b',"value":', to_json(value, text, min(request.get("max_value") or MAX_VALUE, VALUE_CEILING))
+        if not plain:
+            text = to_json(value, kind, most)
+        elif len(text) > most:
+            text = text.replace(", ", ",")  # otherwise it takes less to send the blanks
+            if len(text) > most:
+                raise Omitted("too_large")
     except Omitted as reason:
-        parts.append(b',"value_omitted":"%s"' % str(reason).encode())
-    return b"".join(parts)
+        return f',"type":{name},"repr":{shown},"value_omitted":"{reason}"'
+    return f',"type":{name},"repr":{shown},"value":{text}'
 
 
 def kind_name(kind):
@@ -257,7 +250,7 @@ def kind_name(kind):
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-KIND_NAMES = {kind: quoted(kind_name(kind)) for kind in (bool, bytes, dict, float, int, list, set, str, tuple, type(None))}
+KIND_NAMES = {kind: quote(kind_name(kind)) for kind in (bool, bytes, dict, float, int, list, set, str, tuple, type(None))}
 
 
 def shorten(text):
@@ -285,26 +278,48 @@ def describe(error, interrupted):
         body["exit_code"] = code & 0xFF if isinstance(code, int) else 0 if code is None else 1
     if interrupted and isinstance(error, KeyboardInterrupt):
         body["interrupted"] = True
-    return encode(body).encode("utf-8", "backslashreplace")
+    return encode(body)
 
 
-def valid(request):
+def decoded(payload):
+    request, _ = decode(payload.decode(), 0)
+    return request
+
+
+def checked(request):
+    """Returns the arguments of evaluate that a request stands for."""
     number, code = request["id"], request["code"]
     if type(code) is not str or type(number) is not int or not 0 < number < 2**64:
-        return False
-    known = 2
-    if "compiled" in request:
-        known = 3
-        if type(request["compiled"]) is not str:
-            return False
-    for name in request.keys() - {"id", "code", "compiled"} if len(request) > known else ():
-        value = request[name]
-        if name == "compile":
-            if value is not True:
-                return False
-        elif name not in ("max_output", "max_value", "max_repr") or type(value) is not int or value < 0:
-            return False
-    return True
+        raise ValueError("malformed members")
+    if len(request) == 2:
+        return number, code, LIMITS, False, None
+    output, value, text = given = [request.get(name, 0) for name in ("max_output", "max_value", "max_repr")]
+    if any(type(limit) is not int or limit < 0 for limit in given) or request.get("compile", True) is not True:
+        raise ValueError("malformed members")
+    if request.keys() - {"id", "code", "compile", "max_output", "max_value", "max_repr"}:
+        raise ValueError("unknown members")
+    limits = output or LIMITS[0], min(value or LIMITS[1], VALUE_CEILING), min(text or LIMITS[2], REPR_CEILING)
+    return number, code, limits, "compile" in request, None
+
+
+def checked_compiled(payload, fresh):
+    """Is checked for code that was compiled elsewhere, which counts in a fresh process."""
+    number, size = COMPILED.unpack_from(payload)
+    end = COMPILED_SIZE + size
+    if not number or end > len(payload):
+        raise ValueError("no id, or less than there should be")
+    return number, payload[COMPILED_SIZE:end].decode(), LIMITS, False, loaded(payload[end:]) if fresh else None
+
+
+def checked_run(request):
+    """Returns a request to run code if it is valid."""
+    checked({"id": request["id"], "code": request["code"]})
+    entries = request.get("env", [])
+    if request.keys() - {"id", "code", "env"} or type(entries) is not list:
+        raise ValueError("malformed or unknown members")
+    if not all(type(entry) is str and entry.find("=") > 0 and "\0" not in entry for entry in entries):
+        raise ValueError("malformed environment")
+    return request
 
 
 def translate(code, name):
@@ -320,7 +335,7 @@ def translate(code, name):
 
 
 def translate_for_others(code, name):
-    """Compiles code for processes that are as this one is. Returns text, or raises what keeps them from taking it: what is
+    """Compiles code for processes that are as this one is. Returns bytes, or raises what keeps them from taking it: what is
     wrong, or to be told where the code is evaluated, or does not come out as it was."""
     with warnings.catch_warnings(record=True) as said:
         translation = translate(code, name)
@@ -328,7 +343,7 @@ def translate_for_others(code, name):
         raise said[0].message
     if unordered(translation):
         raise ValueError("the order of a set is not kept")
-    return dumped(translation)
+    return marshal.dumps(translation)
 
 
 def unordered(constant):
@@ -338,27 +353,14 @@ def unordered(constant):
     return type(constant) is frozenset or type(constant) is tuple and any(map(unordered, constant))
 
 
-def dumped(translation):
-    """Writes what translate returns as text."""
-    return binascii.b2a_base64(marshal.dumps(translation), newline=False)
-
-
-def loaded(text):
-    """Returns the translation that was dumped, or None if it cannot be read."""
+def loaded(data):
+    """Returns a translation that was written elsewhere, or None if it cannot be read."""
     try:
-        statements, expression = marshal.loads(binascii.a2b_base64(text))
+        statements, expression = translation = marshal.loads(data)
     except Exception:
         return None
-    if type(statements) in TRANSLATED and type(expression) in TRANSLATED:
-        return statements, expression
-
-
-def valid_run(request):
-    """Checks a run request, of which the id and the code are valid, and returns it."""
-    entries = request.get("env", [])
-    if request.keys() - {"id", "code", "env"} or type(entries) is not list:
-        return False
-    return all(type(entry) is str and entry.find("=") > 0 and "\0" not in entry for entry in entries)
+    if (statements is None or type(statements) is CODE) and (expression is None or type(expression) is CODE):
+        return translation
 
 
 class Runtime:
@@ -383,10 +385,9 @@ class Runtime:
         self.states = page[STATES].cast("Q")  # addresses of generators' states, for the agent
         self.generators = []  # those, kept alive
         self.modules = 0  # how many were loaded when the states were looked up
-        self.buffer = bytearray(MAX_DATA)
         self.sources = collections.deque()
         self.expressions = {}  # compiled, by their source text, oldest first
-        self.stdout, self.stderr = Capture("stdout", 1, STDOUT), Capture("stderr", 2, STDERR)
+        self.streams = self.stdout, self.stderr = Capture("stdout", 1, STDOUT), Capture("stderr", 2, STDERR)
         self.captures = {STDOUT: self.stdout, STDERR: self.stderr}
         self.standard = select.poll()  # finds closed descriptors, all three at once
         for fd in 0, 1, 2:
@@ -418,12 +419,12 @@ class Runtime:
 
     # Evaluation.
 
-    def run(self, code, name, compiled=None):
-        """Runs code, or what it was compiled to elsewhere; returns a tuple with the value of its last expression, or an empty
+    def run(self, code, name, translation=None):
+        """Runs code, or what it was translated to elsewhere; returns a tuple with the value of its last expression, or an empty
         one."""
         expression = self.expressions.get(code)
         if not expression:
-            statements, expression = compiled and loaded(compiled) or translate(code, name)
+            statements, expression = translation or translate(code, name)
             if expression and not statements:
                 self.keep(code, expression)
             else:
@@ -447,26 +448,26 @@ class Runtime:
         if len(self.sources) > 256:
             linecache.cache.pop(self.sources.popleft(), None)
 
-    def evaluate(self, request):
-        """Evaluates a request and returns the frames of the answer."""
-        number = request["id"]
+    def evaluate(self, number, code, limits, compile_only, translation):
+        """Evaluates code, of which the translation may be known, and returns the frames of the answer."""
         self.count += 1
-        known = self.expressions.get(request["code"])
+        known = self.expressions.get(code) or translation and (translation[0] or translation[1])
         name = known.co_filename if known else f"<eval-{self.count}>"
         self.interrupted = False
-        self.stdout.limit = self.stderr.limit = request.get("max_output") or MAX_OUTPUT
+        self.stdout.limit = self.stderr.limit = limits[0]
         try:
             self.current[0] = number  # from here to the next assignment an interrupt raises KeyboardInterrupt
-            if "compile" in request:
-                body = b',"compiled":"%s"' % translate_for_others(request["code"], name)
+            if compile_only:
+                bytecode = binascii.b2a_base64(translate_for_others(code, name), newline=False)
+                body = f',"bytecode":"{bytecode.decode()}"'
             else:
-                value = self.run(request["code"], name, self.fresh and request.get("compiled"))
-                body = render(value[0], request) if value else b""
+                value = self.run(code, name, translation)
+                body = render(value[0], limits) if value else ""
             self.current[0] = 0
         except BaseException as error:
             self.current[0] = 0
-            linecache.cache.setdefault(name, (0, None, request["code"].splitlines(True), name))
-            body = b',"error":' + describe(error, self.interrupted)
+            linecache.cache.setdefault(name, (0, None, code.splitlines(True), name))
+            body = f',"error":{describe(error, self.interrupted)}'
             if name not in self.sources:
                 linecache.cache.pop(name, None)
         value = None
@@ -475,36 +476,36 @@ class Runtime:
         if self.forked:
             # User code called os.fork and came back here in the child. It ends as a script would.
             self.stdout.flush()
-            os._exit(1 if body.startswith(b',"error"') else 0)
+            os._exit(1 if body.startswith(',"error"') else 0)
         return self.answer(number, body)
 
     def answer(self, number, body):
         frames = []
-        for kind, capture in self.captures.items():
-            data, total, cut = capture.take()
-            if not total:
-                continue
-            member = capture.name.encode()
-            for start in range(0, len(data), MAX_DATA):
-                piece = data[start : start + MAX_DATA]
-                frames += HEADER.pack(len(piece), kind), piece
-            body += b',"%s_bytes":%d' % (member, total)
-            if cut:
-                body += b',"%s_cut":true' % member
-        self.mend()
-        body = b'{"id":%d%s}' % (number, body)
-        frames += HEADER.pack(len(body), RESULT), body
-        return b"".join(frames)
+        for capture in self.streams:
+            capture.flush()
+            size = os.lseek(capture.file, 0, os.SEEK_END)
+            if size or capture.dropped:
+                data, total, cut = capture.take(size)
+                for start in range(0, len(data), MAX_DATA):
+                    piece = data[start : start + MAX_DATA]
+                    frames += HEADER.pack(len(piece), capture.kind), piece
+                body += f',"{capture.name}_bytes":{total}'
+                if cut:
+                    body += f',"{capture.name}_cut":true'
+        if self.standard.poll(0):
+            self.mend()
+        body = f'{{"id":{number}{body}}}'.encode("utf-8", "backslashreplace")
+        last = HEADER.pack(len(body), RESULT) + body
+        return b"".join([*frames, last]) if frames else last
 
     def mend(self):
         """Opens the standard descriptors again that user code has closed."""
-        if self.standard.poll(0):
-            self.stdout.mend()
-            self.stderr.mend()
-            try:
-                os.get_inheritable(0)
-            except OSError:
-                os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        self.stdout.mend()
+        self.stderr.mend()
+        try:
+            os.get_inheritable(0)
+        except OSError:
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
 
     # Connections.
 
@@ -516,6 +517,7 @@ class Runtime:
         poller.register(listening, select.POLLIN)
         connections = {}
         while True:
+            waited = False  # since the poller told
             for fd, event in poller.poll():
                 if fd == listening:
                     fd, _ = listener._accept()
@@ -525,8 +527,10 @@ class Runtime:
                     # The poller yields the listener first, but what others have sent may be older; and who had to wait
                     # may have hung up.
                     if len(connections) > 1 or not self.fresh or self.step(connections[fd], socket.MSG_DONTWAIT):
+                        waited = True
                         continue
-                elif not (event & hung_up and left(connections[fd])) and self.step(connections[fd], 0):
+                elif not ((waited or event & hung_up) and left(connections[fd])) and self.step(connections[fd], 0):
+                    waited = True
                     continue
                 poller.unregister(fd)
                 connections.pop(fd).close()
@@ -536,44 +540,47 @@ class Runtime:
     def step(self, connection, flags):
         """Reads what has arrived and answers the requests in it. Returns False when the connection is done with."""
         try:
-            received = connection.recv_into(self.buffer, 0, flags)
-            if not received:
+            data = connection.recv(MAX_DATA, flags)
+            if not data:
                 return False
-            data = self.buffer[:received]
-            while data:
-                size = 5 + HEADER.unpack_from(data)[0] if len(data) >= 5 else 5
-                if size > MAX_FRAME + 5:
+            while True:
+                if len(data) < HEADER_SIZE:
+                    data = filled(connection, data, HEADER_SIZE)
+                size, kind = HEADER.unpack_from(data)
+                if size > MAX_FRAME:
                     return self.refuse(connection, "bad_request", "frame is larger than the protocol allows")
-                if len(data) < size:
-                    more = connection.recv(1 << 20)
-                    if not more:
-                        return False
-                    data += more
-                    continue
-                going = self.handle(connection, data[4], data[5:size])
+                end = HEADER_SIZE + size
+                if len(data) < end:
+                    data = filled(connection, data, end)
+                going = self.handle(connection, kind, data[HEADER_SIZE:end])
                 self.fresh = False
                 if not going:
                     return False
-                del data[:size]
-            return True
+                if len(data) == end:
+                    return True
+                data = data[end:]
         except BlockingIOError:
             return True  # nothing has come yet
         except OSError:
             return False
 
     def handle(self, connection, kind, payload):
-        if kind != EVAL and kind != RUN:
-            return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
         try:
-            request, _ = decode(str(payload, "utf-8"), 0)
-            if not (valid(request) if kind == EVAL else valid_run(request) and valid({"id": request["id"], "code": request["code"]})):
-                raise ValueError("missing, malformed or unknown members")
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as e:
+            if kind == EVAL_COMPILED:
+                request = checked_compiled(payload, self.fresh)
+            elif kind == EVAL:
+                request = checked(decoded(payload))
+            elif kind == RUN:
+                request = checked_run(decoded(payload))
+            else:
+                return self.refuse(connection, "unknown_frame", f"frame type {kind} has no place here")
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError, struct.error) as e:
             return self.refuse(connection, "bad_request", f"evaluation request is not readable: {e!r}")
-        if kind == EVAL:
-            connection.sendall(self.evaluate(request))
-        else:
+        if kind == RUN:
             self.runner.execute(connection, request)
+        else:
+            number, code, limits, compile_only, translation = request  # a call of *request would take longer
+            connection.sendall(self.evaluate(number, code, limits, compile_only, translation))
         return True
 
     def refuse(self, connection, code, message):
@@ -617,8 +624,8 @@ class Runtime:
             gc.freeze()
             self.gaps += fill_gaps()
             self.tell_states()
-            page[ANSWER] = not self.told()
-            steps = reseed_steps(page) if page[ANSWER] else ()
+            page[ANSWER] = answers = not self.told()
+            steps = reseed_steps(page) if answers else ()
             resets, stale = plain_resets(), []
             ordered = map(page.__getitem__, itertools.repeat(RESEED))
             over = functools.partial(page.__getitem__, GO)
@@ -628,15 +635,15 @@ class Runtime:
             if sleep:
                 waiting = zip(waiting, iter(sleep, None))
             parts = (
-                map(stale.append, map(operator.is_not, map(getattr, *resets[:2]), resets[2])),
+                map(stale.append, itertools.compress(zip(*resets), map(operator.is_not, map(getattr, *resets[:2]), resets[2]))),
                 map(page.__setitem__, (STATE,), (1,)),
                 waiting,
-                itertools.starmap(setattr, itertools.compress(zip(*resets), map(operator.and_, stale, ordered))),
+                itertools.starmap(setattr, itertools.compress(stale, ordered)),  # which is mostly none
                 map(functools.partial.__call__, itertools.compress(steps, ordered)),
             )
             self.spin = parts, over, sleep, resets
             self.sink.extend(itertools.chain.from_iterable(parts))
-            if not page[ANSWER]:
+            if not answers:
                 return
             error = None
         except BaseException as e:
@@ -697,6 +704,17 @@ class Runtime:
         self.control.close()
         self.listener.close()
         self.runner.outlet = self.stdout.sink = self.stderr.sink = None  # its output takes the way of any program's
+
+
+def filled(connection, data, size):
+    """Returns data with more that is received, until it is of a size at least."""
+    data = bytearray(data)
+    while len(data) < size:
+        more = connection.recv(1 << 20)
+        if not more:
+            raise ConnectionError("the client has left in the middle of a frame")
+        data += more
+    return data
 
 
 def left(connection):
@@ -921,7 +939,7 @@ def exercise(runtime, config):
         for n in range(10):  # the interpreter adapts its code to what it sees; half of the runs compile anew
             if n < 5:
                 runtime.expressions.pop(code, None)
-            error = last_payload(runtime.evaluate({"id": 1, "code": code})).get("error")
+            error = last_payload(runtime.evaluate(1, code, LIMITS, False, None)).get("error")
             if error:
                 raise RuntimeError(f"warm-up code {code!r} failed:\n{error['traceback']}")
     rehearse(runtime)
@@ -950,11 +968,11 @@ def rehearse(runtime):
             with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
                 for client in first, second:
                     client.connect(name)
-                    request = {"id": 1, "code": f"[0.5, {n}.0, {client.fileno()}.0]"}
+                    code = f"[0.5, {n}.0, {client.fileno()}.0]"
+                    kind, body = EVAL, encode({"id": 1, "code": code}).encode()
                     if n % 2:
-                        request["compiled"] = str(dumped(translate(request["code"], "<eval>")), "ascii")
-                    body = encode(request).encode()
-                    client.sendall(HEADER.pack(len(body), EVAL) + body)
+                        kind, body = EVAL_COMPILED, COMPILED.pack(1, len(code)) + code.encode() + marshal.dumps(translate(code, "<eval>"))
+                    client.sendall(HEADER.pack(len(body), kind) + body)
                     client.shutdown(socket.SHUT_WR)
                 runtime.fresh = True
                 runtime.serve(listener, False)
@@ -1074,8 +1092,8 @@ def gather(*functions):
 
 def main():
     gather(
-        *(Runtime.on_signal, Runtime.hold, Runtime.serve, Runtime.step, Runtime.handle, valid, Runtime.evaluate, Runtime.run, loaded),
-        *(Runtime.keep, render, to_json, numbers_to_json, Runtime.answer, Capture.take, Capture.flush, Runtime.mend),
+        *(Runtime.on_signal, Runtime.hold, Runtime.serve, Runtime.step, Runtime.handle, checked_compiled, loaded, Runtime.evaluate),
+        *(Runtime.run, Runtime.keep, render, numeric, to_json, Runtime.answer, Capture.take, Capture.flush, Runtime.mend),
     )
     control = socket.socket(fileno=private(3))
     page = memoryview(mmap.mmap(private(4), PAGE))

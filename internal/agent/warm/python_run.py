@@ -326,7 +326,8 @@ class Runner:
         outlet.close()
         if len(sys.modules) != server.modules:
             server.tell_states()
-        server.mend()
+        if server.standard.poll(0):
+            server.mend()
 
     def leave(self, error):
         """User code called os.fork and came back here in the child. It ends as a script would."""

@@ -66,13 +66,17 @@ func (d *direct) expand() Stream {
 	return stream
 }
 
-// overwrite gives the generators at these addresses in the process's memory new states. The process stands still.
+// overwrite gives the generators at these addresses in the process's memory new states, all in one system call. The process
+// stands still.
 func (d *direct) overwrite(addresses [stateCount]uint64, seeds *Stream) error {
+	var pieces [stateCount]quiet.Piece
+	n := 0
 	for i, address := range addresses {
 		if address == 0 {
 			continue
 		}
-		words := d.seed[:twisterSize/8+1]
+		const size = twisterSize/8 + 1
+		words := d.seed[size*n:][:size]
 		seeds.fill(words)
 		state := bytesOf(words)[:twisterSize+4]
 		position := state[:4]
@@ -80,9 +84,14 @@ func (d *direct) overwrite(addresses [stateCount]uint64, seeds *Stream) error {
 			position = state[twisterSize:]
 		}
 		binary.NativeEndian.PutUint32(position, twisterWords)
-		if err := quiet.WriteMemory(d.r.proc.PID, address, state); err != nil {
-			return fmt.Errorf("renewing a generator in memory: %w", err)
-		}
+		pieces[n] = quiet.Piece{Address: address, Content: state}
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := quiet.WriteMemory(d.r.proc.PID, pieces[:n]); err != nil {
+		return fmt.Errorf("renewing generators in memory: %w", err)
 	}
 	return nil
 }

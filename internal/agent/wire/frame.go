@@ -59,8 +59,9 @@ const (
 	TypeEntries Type = 34 // server: JSON array of FileInfo
 	TypeChanges Type = 35 // server: JSON array of Change
 
-	TypeEval   Type = 48 // client, on a runtime's port: JSON EvalRequest
-	TypeResult Type = 49 // runtime: JSON EvalResult
+	TypeEval         Type = 48 // client, on a runtime's port: JSON EvalRequest
+	TypeResult       Type = 49 // runtime: JSON EvalResult
+	TypeEvalCompiled Type = 53 // client, on a runtime's port: binary CompiledEval
 )
 
 // ErrFrameTooLarge means that the peer announced a payload above MaxFrame. The connection cannot be used any more.

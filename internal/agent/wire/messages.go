@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/json"
+import (
+	"encoding/binary"
+	"encoding/json"
+)
 
 // Info is the reply to a ping.
 type Info struct {
@@ -207,16 +210,30 @@ type RuntimeRecover struct {
 }
 
 // EvalRequest asks a runtime to evaluate code. Limits are in bytes; 0 means the runtime's default. With Compile the answer is what
-// the code compiles to, and nothing of it is executed; a runtime that is as that one is takes it as Compiled, and then need
-// not compile the code.
+// the code compiles to, and nothing of it is executed.
 type EvalRequest struct {
 	ID        uint64 `json:"id"` // not 0; names the evaluation in a RuntimeInterrupt
 	Code      string `json:"code"`
 	Compile   bool   `json:"compile,omitempty"`
-	Compiled  []byte `json:"compiled,omitempty"`
 	MaxOutput int    `json:"max_output,omitempty"` // of stdout and of stderr
 	MaxValue  int    `json:"max_value,omitempty"`
 	MaxRepr   int    `json:"max_repr,omitempty"`
+}
+
+// CompiledEval asks a runtime to evaluate code, without limits of its own, that a runtime which was as it is has compiled, and
+// which it need not compile then. It is binary, not JSON, because every child pays for reading it. Layout, little-endian: u64
+// id, u32 length of the code, code, what it compiles to.
+type CompiledEval struct {
+	ID       uint64 // as in an EvalRequest
+	Code     string
+	Compiled []byte
+}
+
+// Append appends the encoding to b.
+func (e *CompiledEval) Append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, e.ID)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(e.Code)))
+	return append(append(b, e.Code...), e.Compiled...)
 }
 
 // EvalResult is the last frame of an evaluation; Stdout and Stderr frames come before it.
@@ -232,7 +249,7 @@ type EvalResult struct {
 	StderrBytes  int64           `json:"stderr_bytes,omitempty"`
 	StdoutCut    bool            `json:"stdout_cut,omitempty"`
 	StderrCut    bool            `json:"stderr_cut,omitempty"`
-	Compiled     []byte          `json:"compiled,omitempty"` // in place of all of it
+	Compiled     []byte          `json:"bytecode,omitempty"` // in place of all of it
 }
 
 // EvalError is an exception that the code did not catch.

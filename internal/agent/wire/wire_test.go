@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -123,7 +124,7 @@ func samples(t *testing.T) []struct {
 		{"eval", TypeEval, object(EvalRequest{ID: 1, Code: "1", MaxOutput: 2, MaxValue: 3, MaxRepr: 4})},
 		{"compile", TypeEval, object(EvalRequest{ID: 1, Code: "1", Compile: true})},
 		{"compiled", TypeResult, object(EvalResult{ID: 1, Compiled: []byte("\xe3")})},
-		{"eval compiled", TypeEval, object(EvalRequest{ID: 1, Code: "1", Compiled: []byte("\xe3")})},
+		{"eval compiled", TypeEvalCompiled, (&CompiledEval{ID: 1, Code: "é", Compiled: []byte("\xe3")}).Append(nil)},
 		{"result", TypeResult, object(EvalResult{ID: 1, Type: "int", Value: json.RawMessage("1"), ValueOmitted: "too_large", Repr: "1", ReprCut: true, StdoutBytes: 1, StderrBytes: 2, StdoutCut: true, StderrCut: true,
 			Error: &EvalError{Type: "SystemExit", Message: "m", Traceback: "t", ExitCode: &code, Interrupted: true}})},
 	}
@@ -134,7 +135,7 @@ func TestGolden(t *testing.T) {
 	for _, s := range samples(t) {
 		b := AppendFrame(nil, s.kind, s.payload)
 		fmt.Fprintf(&got, "# %s\n%s\n", s.name, hex.EncodeToString(b[:HeaderSize]))
-		if s.kind == TypeRefresh || s.kind == TypeStdin || s.kind == TypeTerminal {
+		if slices.Contains([]Type{TypeRefresh, TypeStdin, TypeTerminal, TypeEvalCompiled}, s.kind) {
 			fmt.Fprintf(&got, "%s\n", hex.EncodeToString(s.payload))
 		} else if len(s.payload) > 0 {
 			fmt.Fprintf(&got, "%s\n", s.payload)
