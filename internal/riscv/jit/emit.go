@@ -16,6 +16,7 @@ type translator struct {
 	i     int // index of the instruction at hand
 	group group
 	float bool // the block has checked that floating point may be used
+	flags flags
 	stubs []stub
 	aways []away
 	links []link
@@ -49,7 +50,7 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 	size := len(a.writable)
 	t.Seek(0, coldStart(size)-a.used)
 	t.discover(p, native, off)
-	t.group, t.float = group{}, false
+	t.group, t.float, t.flags = group{}, false, flags{}
 	t.stubs, t.aways, t.links, t.after = t.stubs[:0], t.aways[:0], t.links[:0], t.after[:0]
 	t.backs, t.states = t.backs[:0], t.states[:0]
 	t.i = 0

@@ -121,7 +121,7 @@ var conditions = [isa.NumOps]amd64.Cond{
 func (t *translator) branch(in *inst) {
 	t.prepare(in)
 	t.computeAll()
-	t.compare(in.Rs1, in.Rs2)
+	c := t.compareFor(conditions[in.Op], in.Rs1, in.Rs2)
 	t.settle()
-	t.branchTo(conditions[in.Op], int32(in.off)+in.Imm)
+	t.branchTo(c, int32(in.off)+in.Imm)
 }
