@@ -33,7 +33,7 @@ func (t *translator) emitSlots() {
 // jumpTo jumps to an offset from the page's start.
 func (t *translator) jumpTo(off int32) {
 	if i := t.find(off); i >= 0 {
-		t.Jmp(t.seq[i].label)
+		t.Jmp(t.entrance(i))
 		return
 	}
 	if inPage(off) && t.native.has(uint16(off)) {
@@ -46,7 +46,7 @@ func (t *translator) jumpTo(off int32) {
 // branchTo is jumpTo under a condition.
 func (t *translator) branchTo(c amd64.Cond, off int32) {
 	if i := t.find(off); i >= 0 {
-		t.Jcc(c, t.seq[i].label)
+		t.Jcc(c, t.entrance(i))
 		return
 	}
 	if inPage(off) && t.native.has(uint16(off)) {
@@ -122,6 +122,6 @@ func (t *translator) branch(in *inst) {
 	t.prepare(in)
 	t.computeAll()
 	c := t.compareFor(conditions[in.Op], in.Rs1, in.Rs2)
-	t.settle()
+	t.settle(t.copies())
 	t.branchTo(c, int32(in.off)+in.Imm)
 }
