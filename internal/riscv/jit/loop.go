@@ -10,7 +10,7 @@ import (
 
 // At the borders of blocks memory has the guest registers without a home, and any block
 // may count on that. What is stored at the end of one block and loaded at the beginning
-// of the next comes some eight cycles late, though, which in a short loop is most of a
+// of the next comes some cycles late, though, which in a short loop is a good part of a
 // round. So host registers that are nobody's home may have copies from block to block
 // where nothing else can come between: behind a branch that is not taken, and from the
 // end of a loop to its start.
