@@ -75,6 +75,7 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 	}
 	t.Seek(a.cold-a.used, slotStart(size)-a.used)
 	t.emitStubs()
+	t.emitMisses()
 	if t.coldEnd = t.Len(); t.Overflow() {
 		return errFull
 	}
