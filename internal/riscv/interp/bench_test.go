@@ -46,6 +46,38 @@ func BenchmarkInteger(b *testing.B) {
 	})
 }
 
+// BenchmarkBranches is a generator of random numbers whose lowest bit decides between a
+// multiplication and a division, as compilers lay it out: registers that are in memory at
+// the borders of blocks, and a branch that no processor predicts.
+func BenchmarkBranches(b *testing.B) {
+	benchmark(b, func(p *riscvtest.Program) {
+		const i, sum, x, t, limit = 5, 6, 7, 8, 10
+		p.LI(x, 88172645)
+		p.Emit(
+			isa.Inst{Op: isa.ADDI, Rd: limit, Imm: -1},
+			isa.Inst{Op: isa.JAL, Imm: 8},
+			isa.Inst{Op: isa.ADDI, Rd: i, Rs1: i, Imm: 1}, // next
+			isa.Inst{Op: isa.BGEU, Rs1: i, Rs2: limit, Imm: 68},
+			isa.Inst{Op: isa.SLLI, Rd: t, Rs1: x, Imm: 13},
+			isa.Inst{Op: isa.XOR, Rd: x, Rs1: x, Rs2: t},
+			isa.Inst{Op: isa.SRLI, Rd: t, Rs1: x, Imm: 7},
+			isa.Inst{Op: isa.XOR, Rd: x, Rs1: t, Rs2: x},
+			isa.Inst{Op: isa.SLLI, Rd: t, Rs1: x, Imm: 17},
+			isa.Inst{Op: isa.XOR, Rd: x, Rs1: t, Rs2: x},
+			isa.Inst{Op: isa.ANDI, Rd: t, Rs1: x, Imm: 1},
+			isa.Inst{Op: isa.BEQ, Rs1: t, Imm: 20},
+			isa.Inst{Op: isa.ADDI, Rd: t, Imm: 31},
+			isa.Inst{Op: isa.MUL, Rd: 9, Rs1: x, Rs2: t},
+			isa.Inst{Op: isa.ADD, Rd: sum, Rs1: sum, Rs2: 9},
+			isa.Inst{Op: isa.JAL, Imm: -52},
+			isa.Inst{Op: isa.ORI, Rd: t, Rs1: i, Imm: 1},
+			isa.Inst{Op: isa.DIVU, Rd: t, Rs1: x, Rs2: t},
+			isa.Inst{Op: isa.XOR, Rd: sum, Rs1: sum, Rs2: t},
+			isa.Inst{Op: isa.JAL, Imm: -68},
+		)
+	})
+}
+
 // BenchmarkMemory walks a buffer of 512 KiB with loads and stores.
 func BenchmarkMemory(b *testing.B) {
 	benchmark(b, func(p *riscvtest.Program) {

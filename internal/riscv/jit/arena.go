@@ -17,8 +17,8 @@ const minArena = 1 << 20
 // arena is memory for code, mapped once for writing and once for execution. It
 // begins with the code that all regions share.
 //
-// Three parts of it grow side by side. Code that is executed all the time takes two
-// thirds of what is translated; what is seldom used, the returns to Go and their
+// Three parts of it grow side by side. Code that is executed all the time takes somewhat
+// more than half of what is translated; what is seldom used, the returns to Go and their
 // records, lies elsewhere, and so do the slots of links. What is executed one after
 // the other is thus close together, on fewer lines and pages of the host.
 type arena struct {
@@ -33,7 +33,7 @@ type arena struct {
 
 	start uintptr // enters native code
 	leave uintptr // returns to Go, with the site in ECX
-	miss  uintptr // returns to Go, with the address to go on at in RAX
+	miss  uintptr // returns to Go, with the offset to go on at, in the page that the context has, in RCX
 }
 
 // arenas counts those that were made.
@@ -104,7 +104,7 @@ func (a *arena) release() {
 }
 
 // coldStart and slotStart are where the parts of an arena begin, beside the first.
-func coldStart(size int) int { return size / 8 * 5 &^ (lineSize - 1) }
+func coldStart(size int) int { return size / 16 * 9 &^ (lineSize - 1) }
 func slotStart(size int) int { return size / 32 * 31 &^ (lineSize - 1) }
 
 // parts is how much of each part of the arena is in use.
@@ -143,7 +143,8 @@ func (a *arena) prologue() {
 	miss, leave, start := t.NewLabel(), t.NewLabel(), t.NewLabel()
 
 	t.Bind(miss)
-	t.MovMR(amd64.W64, amd64.At(cx, offPC), amd64.RAX)
+	t.ALURM(amd64.ADD, amd64.W64, amd64.RCX, amd64.At(cx, offBase))
+	t.MovMR(amd64.W64, amd64.At(cx, offPC), amd64.RCX)
 	t.MovRI(amd64.RCX, 0)
 
 	t.Bind(leave)

@@ -7,10 +7,12 @@
 // direct jumps inside the page, until it comes to code that there is already. At the
 // borders of blocks nine guest registers live in host registers and the others in
 // memory, so that there is no state at borders and any block can lead to any other.
-// In between each is where it is best kept, and what the guest cannot see does not
-// happen: a result that is replaced before anybody looks is not stored, words are
-// sign-extended when the upper half is asked for, and two shifts and an OR that make a
-// rotation are one. A page has a table of entries, and jumps to other pages go through such
+// What other host registers have there are copies, which only code counts on that nothing
+// else leads to: that behind a branch, and a loop that is done again. In between each
+// guest register is where it is best kept, and what the guest cannot see does not happen: a
+// result that is replaced before anybody looks is not stored, words are sign-extended when
+// the upper half is asked for, and two shifts and an OR that make a rotation are one. A
+// page has a table of entries, and jumps to other pages go through such
 // tables. A jump inside the page to what was not translated yet is a link: it goes
 // through a slot, a word of data that leads back to Go until there is code. Code
 // itself never changes once it is published, and is shared by all machines that

@@ -16,6 +16,8 @@ type translator struct {
 	i     int // index of the instruction at hand
 	group group
 	float bool // the block has checked that floating point may be used
+	flags flags
+	loop  loop
 	stubs []stub
 	aways []away
 	links []link
@@ -49,10 +51,11 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 	size := len(a.writable)
 	t.Seek(0, coldStart(size)-a.used)
 	t.discover(p, native, off)
-	t.group, t.float = group{}, false
+	t.group, t.float, t.flags = group{}, false, flags{}
 	t.stubs, t.aways, t.links, t.after = t.stubs[:0], t.aways[:0], t.links[:0], t.after[:0]
 	t.backs, t.states = t.backs[:0], t.states[:0]
 	t.i = 0
+	t.loop = loop{end: -1}
 	t.reset()
 	for i := range t.seq {
 		if t.seq[i].leader {
@@ -72,6 +75,7 @@ func (t *translator) translate(a *arena, p *page.Page, native *Page, off uint16)
 	}
 	t.Seek(a.cold-a.used, slotStart(size)-a.used)
 	t.emitStubs()
+	t.emitMisses()
 	if t.coldEnd = t.Len(); t.Overflow() {
 		return errFull
 	}
@@ -92,14 +96,15 @@ func (t *translator) instruction(in *inst) {
 	if in.leader {
 		t.group, t.float = group{}, false
 		t.Bind(in.label)
+		t.carry()
 	}
 	if in.start {
 		t.charge(in)
 	}
 	t.begin(in)
 	t.execute(in)
-	if in.last || t.seq[t.i+1].start {
-		t.settle()
+	if (in.last || t.seq[t.i+1].start) && kindOf(in.Op) != kindBranch {
+		t.settle(t.copies())
 	}
 	if t.group.active && t.i >= t.group.end {
 		t.group.active = false
@@ -118,7 +123,7 @@ func (t *translator) instruction(in *inst) {
 // charge takes a block's instructions off the budget, or returns to Go.
 func (t *translator) charge(in *inst) {
 	t.ALURI(amd64.SUB, amd64.W64, nr, int32(in.left))
-	t.Jcc(amd64.B, t.stop(site{off: in.off, before: in.left}))
+	t.Jcc(amd64.B, t.stop(site{off: in.off, before: in.left}, settled))
 }
 
 // bankEntry leaves the address of the bank's entry for the page of the address

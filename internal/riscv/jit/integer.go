@@ -156,14 +156,17 @@ func (t *translator) immediate(in *inst, op amd64.ALU) {
 	case op == amd64.AND && in.Imm >= 0:
 		t.halfInto(d, in.Rs1)
 		t.ALURI(op, amd64.W32, d, in.Imm)
+		t.flagged(d)
 		t.writeWord(in.Rd, d)
 	case low:
 		t.halfInto(d, in.Rs1)
 		t.ALURI(op, amd64.W32, d, in.Imm)
+		t.flagged(d)
 		t.writeLow(in.Rd, d)
 	default:
 		t.readInto(d, in.Rs1)
 		t.ALURI(op, amd64.W64, d, in.Imm)
+		t.flagged(d)
 		t.writeAs(in.Rd, d, place{word: word})
 	}
 }
@@ -214,6 +217,7 @@ func (t *translator) binary(in *inst, op amd64.ALU, w amd64.Width) {
 		d = t.dest(in.Rd, t0)
 		t.halfInto(d, a)
 		t.with(op, w, d, b)
+		t.flagged(d)
 	}
 	if w == amd64.W32 {
 		t.writeLow(in.Rd, d)
@@ -263,6 +267,9 @@ func (t *translator) shift(in *inst, s shifting) {
 		d = t.dest(in.Rd, t0)
 		t.halfInto(d, in.Rs1)
 		t.ShiftRI(s.op, s.width, d, uint8(in.Imm))
+		if in.Imm != 0 && !s.rotate { // else the flags stay
+			t.flagged(d)
+		}
 	case s.rotate:
 		d = t0
 		t.readInto(amd64.RCX, in.Rs2)
@@ -326,63 +333,42 @@ func (t *translator) product(in *inst) {
 	t.write(in.Rd, t0)
 }
 
-// divide emits divisions and remainders, which never trap (unpriv 13.2): the
-// host's do for a zero divisor and for overflow.
+// divide emits divisions and remainders. Those for which the host's trap, and the
+// guest's never do (unpriv 13.2), are left to Go: by zero, and for signed ones those of
+// the least of all numbers, which by -1 overflow.
 func (t *translator) divide(in *inst) {
-	w, signed, remainder := amd64.W64, false, false
+	w, signed, result := amd64.W64, false, t0
 	switch in.Op {
-	case isa.DIV, isa.REM:
-		signed = true
-	case isa.DIVW, isa.REMW:
-		w, signed = amd64.W32, true
-	case isa.DIVUW, isa.REMUW:
+	case isa.DIVW, isa.DIVUW, isa.REMW, isa.REMUW:
 		w = amd64.W32
 	}
 	switch in.Op {
-	case isa.REM, isa.REMU, isa.REMW, isa.REMUW:
-		remainder = true
+	case isa.DIV, isa.REM, isa.DIVW, isa.REMW:
+		signed = true
 	}
-	result, done := t0, t.NewLabel()
-	if remainder {
+	switch in.Op {
+	case isa.REM, isa.REMU, isa.REMW, isa.REMUW:
 		result = t1
 	}
-	t.readInto(gp, in.Rs2)
+	special := t.slow()
+	divisor := t.read(in.Rs2, gp)
 	t.readInto(t0, in.Rs1)
-	ordinary := t.NewLabel()
-	if remainder {
-		t.MovRR(amd64.W64, t1, t0) // by zero, the dividend
-	}
-	t.TestRR(w, gp, gp)
-	if !remainder {
-		minus := t.NewLabel()
-		t.Jcc(amd64.NE, minus)
-		t.MovRI(t0, -1)
-		t.Jmp(done)
-		t.Bind(minus)
-	} else {
-		t.Jcc(amd64.E, done)
-	}
+	t.TestRR(w, divisor, divisor)
+	t.Jcc(amd64.E, special)
 	if signed {
-		t.ALURI(amd64.CMP, w, gp, -1)
-		t.Jcc(amd64.NE, ordinary)
-		if remainder {
-			t.MovRI(t1, 0)
-		} else {
-			t.Neg(w, t0)
-		}
-		t.Jmp(done)
-		t.Bind(ordinary)
+		t.MovRR(w, t1, t0)
+		t.Neg(w, t1)
+		t.Jcc(amd64.O, special)
 		if w == amd64.W64 {
 			t.Cqo()
 		} else {
 			t.Cdq()
 		}
-		t.Idiv(w, gp)
+		t.Idiv(w, divisor)
 	} else {
-		t.MovRI(t1, 0)
-		t.Div(w, gp)
+		t.ALURR(amd64.XOR, amd64.W32, t1, t1)
+		t.Div(w, divisor)
 	}
-	t.Bind(done)
 	if w == amd64.W32 {
 		t.MovSX(w, result, result)
 	}

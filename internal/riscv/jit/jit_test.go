@@ -3,6 +3,7 @@
 package jit
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -147,6 +148,61 @@ func TestElsewhere(t *testing.T) {
 	f.h.PC, f.h.X[10] = base, base+0x100 // in the page, but not translated
 	stop, left = f.x.Enter(f.code, 10)
 	f.want(stop, Elsewhere, left, 9, base+0x102)
+}
+
+// TestDirectlyElsewhere: jumps and branches to other pages lead back with the address, too.
+func TestDirectlyElsewhere(t *testing.T) {
+	for _, to := range []int32{-2, -4096, -0x8_3456, 4096, 4096 + 2, 0x8_0000 - 2, -0x8_0000} {
+		f := newFixture(t, NewCache(0), func(a *isa.Asm) {
+			a.Emit(isa.Inst{Op: isa.JAL, Rd: 1, Imm: to})
+		})
+		stop, left := f.x.Enter(f.code, 10)
+		f.want(stop, Elsewhere, left, 9, base+uint64(int64(to)))
+		if f.h.X[1] != base+4 {
+			t.Errorf("the link is %#x", f.h.X[1])
+		}
+	}
+	for _, to := range []int32{-2, -4096, 4094} {
+		f := newFixture(t, NewCache(0), func(a *isa.Asm) {
+			a.Raw32(0x13) // NOP
+			a.Emit(isa.Inst{Op: isa.BEQ, Imm: to}, isa.Inst{Op: isa.ECALL})
+		})
+		stop, left := f.x.Enter(f.code, 10)
+		f.want(stop, Elsewhere, left, 8, base+4+uint64(int64(to)))
+	}
+}
+
+// TestWayBackLiesApart: what a link leads to until there is code lies where code is that is
+// seldom executed, and leads back with the address.
+func TestWayBackLiesApart(t *testing.T) {
+	f := newFixture(t, NewCache(0), func(a *isa.Asm) {
+		a.B(isa.BEQ, 10, 0, "one")
+		a.B(isa.BEQ, 11, 0, "two")
+		a.Op(isa.ECALL)
+		a.Label("one")
+		a.Op(isa.ECALL)
+		a.Label("two")
+	})
+	a := f.cache.arena.Load()
+	backs := func(from, to int) (n int) {
+		for i := from; i+5 <= to; i++ {
+			const jump = 0xE9
+			rel := int32(binary.LittleEndian.Uint32(a.writable[i+1:]))
+			if a.writable[i] == jump && a.address(uint32(i+5))+uintptr(rel) == a.miss {
+				n++
+			}
+		}
+		return n
+	}
+	hot, cold := backs(int(f.code.entry(0)), a.used), backs(coldStart(len(a.writable)), a.cold)
+	if hot != 0 || cold != 2 {
+		t.Errorf("%d ways back lie in the code and %d apart from it, want 0 and 2", hot, cold)
+	}
+	stop, left := f.x.Enter(f.code, 10)
+	f.want(stop, Elsewhere, left, 9, base+12)
+	f.h.PC, f.h.X[10] = base, 1
+	stop, left = f.x.Enter(f.code, 10)
+	f.want(stop, Elsewhere, left, 8, base+16)
 }
 
 // TestNeverWritableAndExecutable looks at what the process has mapped.

@@ -21,6 +21,15 @@ type link struct {
 	off  uint16      // in the page
 }
 
+// emitMisses emits what links lead to until there is code.
+func (t *translator) emitMisses() {
+	for _, l := range t.links {
+		t.Bind(l.miss)
+		t.MovRI(gp, int64(l.off))
+		t.JmpTo(t.arena.miss)
+	}
+}
+
 // emitSlots makes room for the addresses of links.
 func (t *translator) emitSlots() {
 	const slotSize = 8
@@ -33,7 +42,7 @@ func (t *translator) emitSlots() {
 // jumpTo jumps to an offset from the page's start.
 func (t *translator) jumpTo(off int32) {
 	if i := t.find(off); i >= 0 {
-		t.Jmp(t.seq[i].label)
+		t.Jmp(t.entrance(i))
 		return
 	}
 	if inPage(off) && t.native.has(uint16(off)) {
@@ -46,7 +55,7 @@ func (t *translator) jumpTo(off int32) {
 // branchTo is jumpTo under a condition.
 func (t *translator) branchTo(c amd64.Cond, off int32) {
 	if i := t.find(off); i >= 0 {
-		t.Jcc(c, t.seq[i].label)
+		t.Jcc(c, t.entrance(i))
 		return
 	}
 	if inPage(off) && t.native.has(uint16(off)) {
@@ -65,32 +74,23 @@ func (t *translator) jumpAway(off int32) {
 		l := link{t.NewLabel(), t.NewLabel(), uint16(off)}
 		t.links = append(t.links, l)
 		t.JmpMLabel(l.slot)
-		t.Bind(l.miss)
+		return
 	}
 	t.MovRM(amd64.W64, t0, amd64.At(cx, offBase))
-	if off != 0 {
-		t.ALURI(amd64.ADD, amd64.W64, t0, off)
-	}
-	if inPage(off) {
-		t.JmpTo(t.arena.miss)
-	} else {
-		t.jumpFar()
-	}
+	t.ALURI(amd64.ADD, amd64.W64, t0, off&-page.Size)
+	t.MovRI(gp, int64(off&(page.Size-1)))
+	t.jumpFar()
 }
 
-// jumpFar jumps to the guest-virtual address in t0, in whatever page, through
-// the bank of pages with native code.
+// jumpFar jumps to the offset in gp in the page at the guest-virtual address in t0,
+// through the bank of pages with native code.
 func (t *translator) jumpFar() {
 	t.bankEntry(offNatives)
-	t.MovRR(amd64.W64, gp, t0)
-	t.ALURI(amd64.AND, amd64.W64, gp, -page.Size)
-	t.MovMR(amd64.W64, amd64.At(cx, offBase), gp)
-	t.ALURM(amd64.OR, amd64.W64, gp, amd64.At(cx, offSpace))
-	t.ALURM(amd64.CMP, amd64.W64, gp, amd64.At(t1, entryTag))
+	t.MovMR(amd64.W64, amd64.At(cx, offBase), t0)
+	t.ALURM(amd64.OR, amd64.W64, t0, amd64.At(cx, offSpace))
+	t.ALURM(amd64.CMP, amd64.W64, t0, amd64.At(t1, entryTag))
 	t.JccTo(amd64.NE, t.arena.miss)
 	t.MovRM(amd64.W64, t1, amd64.At(t1, entryTo))
-	t.MovRR(amd64.W32, gp, t0)
-	t.ALURI(amd64.AND, amd64.W32, gp, page.Size-2)
 	t.MovRM(amd64.W32, t1, amd64.AtIndex(t1, gp, 2, 0))
 	t.ALURM(amd64.ADD, amd64.W64, t1, amd64.At(cx, offCode))
 	t.JmpR(t1)
@@ -107,10 +107,12 @@ func (t *translator) link(in *inst) {
 // indirect is JALR.
 func (t *translator) indirect(in *inst) {
 	t.sum(t0, in.Rs1, in.Imm)
-	t.ALURI(amd64.AND, amd64.W64, t0, -2)
 	if in.Rd != 0 {
 		t.link(in)
 	}
+	t.MovRR(amd64.W32, gp, t0)
+	t.ALURI(amd64.AND, amd64.W32, gp, page.Size-2)
+	t.ALURI(amd64.AND, amd64.W64, t0, -page.Size)
 	t.jumpFar()
 }
 
@@ -121,7 +123,7 @@ var conditions = [isa.NumOps]amd64.Cond{
 func (t *translator) branch(in *inst) {
 	t.prepare(in)
 	t.computeAll()
-	t.compare(in.Rs1, in.Rs2)
-	t.settle()
-	t.branchTo(conditions[in.Op], int32(in.off)+in.Imm)
+	c := t.compareFor(conditions[in.Op], in.Rs1, in.Rs2)
+	t.settle(t.copies())
+	t.branchTo(c, int32(in.off)+in.Imm)
 }

@@ -97,19 +97,22 @@ func (t *translator) whole(r uint8) {
 	}
 }
 
-// movable reports whether guest registers may be anywhere for an operation.
-func movable(op isa.Op) bool {
+// movable reports whether guest registers may be anywhere for an instruction.
+func movable(in *inst) bool {
+	op := in.Op
 	if a := accesses[op]; a.width != 0 {
 		return !a.float
 	}
 	switch op {
+	case isa.JAL:
+		return in.Rd == 0
 	case isa.LUI, isa.AUIPC, isa.ADDI, isa.ADDIW, isa.SLTI, isa.SLTIU, isa.XORI, isa.ORI, isa.ANDI,
 		isa.ADD, isa.ADDW, isa.SUB, isa.SUBW, isa.SLT, isa.SLTU, isa.XOR, isa.OR, isa.AND, isa.MUL, isa.MULW,
 		isa.ADD_UW, isa.SH1ADD, isa.SH2ADD, isa.SH3ADD, isa.SH1ADD_UW, isa.SH2ADD_UW, isa.SH3ADD_UW, isa.SLLI_UW,
 		isa.ANDN, isa.SEXT_B, isa.SEXT_H, isa.ZEXT_H, isa.REV8:
 		return true
 	}
-	return shifts[op].width != 0 && !(shifts[op].rotate && !shifts[op].immediate)
+	return kindOf(op) == kindBranch || shifts[op].width != 0 && !(shifts[op].rotate && !shifts[op].immediate)
 }
 
 // plan finds out, for the run of instructions at hand during which guest registers may
@@ -118,11 +121,7 @@ func (t *translator) plan() {
 	end := t.i
 	for end < len(t.seq) && (end == t.i || !t.seq[end].start) {
 		in := &t.seq[end]
-		if kindOf(in.Op) == kindBranch {
-			end++
-			break
-		}
-		if !movable(in.Op) {
+		if !movable(in) {
 			break
 		}
 		end++
@@ -133,6 +132,11 @@ func (t *translator) plan() {
 	t.until = end
 	for r := range t.next {
 		t.next[r] = never
+	}
+	if t.i <= t.loop.end {
+		for _, r := range t.loop.carried {
+			t.next[r] = uint8(end) // at the earliest
+		}
 	}
 	t.access[end] = never
 	for i := end - 1; i >= t.i; i-- {
@@ -176,7 +180,7 @@ func (t *translator) begin(in *inst) {
 		t.plan()
 	}
 	if t.i >= t.until { // it is not in a run
-		t.settle()
+		t.settle(0)
 		in.nextD, in.next1, in.next2 = never, never, never
 		return
 	}
@@ -409,8 +413,9 @@ func (t *translator) wrote(r uint8, word bool) {
 }
 
 // settle has everything where it is at the borders of blocks. It leaves the flags,
-// unless shifts are pending.
-func (t *translator) settle() {
+// unless shifts are pending. Of the guest registers in the set copied, which have no
+// home, the host registers that hold them keep copies.
+func (t *translator) settle(copied uint64) {
 	if t.moved == 0 {
 		return
 	}
@@ -428,11 +433,13 @@ func (t *translator) settle() {
 			*p = border[r]
 		case p.reg != amd64.RAX:
 			t.save(r)
-			t.drop(r)
+			if copied>>r&1 == 0 {
+				t.drop(r)
+			}
 		}
 		p.word = false
 	}
-	for m := t.moved; m != 0; m &= m - 1 {
+	for m := t.moved &^ copied; m != 0; m &= m - 1 {
 		r := uint8(bits.TrailingZeros64(m))
 		if h := pinned[r]; t.where[r].reg != h {
 			t.MovRM(amd64.W64, h, x(r))
@@ -440,7 +447,7 @@ func (t *translator) settle() {
 			t.holder[h] = r
 		}
 	}
-	t.moved = 0
+	t.moved &= copied
 }
 
 // unsettle is the way back from where everything is at the borders of blocks to s.

@@ -128,7 +128,9 @@ func (r *region) blocks() {
 		case kindBranch:
 			r.mark(int32(in.off) + in.Imm)
 		case kindJump:
-			r.mark(in.next()) // where a call returns to
+			if in.Rd != 0 {
+				r.mark(in.next()) // where a call returns to
+			}
 		}
 		if in.last {
 			r.mark(in.jump)

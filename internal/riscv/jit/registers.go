@@ -100,6 +100,7 @@ func (t *translator) sum(dst amd64.Reg, r uint8, imm int32) {
 		t.readInto(dst, r)
 		if imm != 0 {
 			t.ALURI(amd64.ADD, amd64.W64, dst, imm)
+			t.flagged(dst)
 		}
 	}
 }
@@ -111,6 +112,7 @@ func (t *translator) sum32(dst amd64.Reg, r uint8, imm int32) {
 		t.MovRI(dst, int64(uint32(imm)))
 	case (t.isHeld(r) || t.fetch(r)) && t.where[r].reg == dst && imm != 0:
 		t.ALURI(amd64.ADD, amd64.W32, dst, imm)
+		t.flagged(dst)
 	case t.isHeld(r) && imm != 0:
 		t.Lea(amd64.W32, dst, amd64.At(t.where[r].reg, imm))
 	case t.isHeld(r):
@@ -142,4 +144,30 @@ func (t *translator) compare(a, b uint8) {
 	default:
 		t.with(amd64.CMP, w, t.half(a, t0), b)
 	}
+}
+
+// flags is what the host's flags say.
+type flags struct {
+	of amd64.Reg // they are those of this host register's value against zero, but for carry and overflow
+	at int       // if no instruction has been emitted since
+}
+
+// flagged notes that the instruction emitted last has set the flags by its result in d.
+func (t *translator) flagged(d amd64.Reg) { t.flags = flags{d, t.Len()} }
+
+// compareFor is compare for a condition, and returns what that is in terms of the flags.
+// After an instruction that has computed a, there is nothing to compare with zero.
+func (t *translator) compareFor(c amd64.Cond, a, b uint8) amd64.Cond {
+	if b == 0 && t.isHeld(a) && t.flags == (flags{t.where[a].reg, t.Len()}) {
+		switch c {
+		case amd64.E, amd64.NE:
+			return c
+		case amd64.L:
+			return amd64.S
+		case amd64.GE:
+			return amd64.NS
+		}
+	}
+	t.compare(a, b)
+	return c
 }

@@ -64,7 +64,7 @@ func (t *translator) deferShift(in *inst) bool {
 // rotates reports whether the shift p, which is the instruction at hand, will be part of
 // a rotation: the other shift is pending, or will be.
 func (t *translator) rotates(in *inst, p pending) bool {
-	if in.nextD == never || t.where[p.of].shift.of != 0 {
+	if int(in.nextD) >= t.until || t.where[p.of].shift.of != 0 {
 		return false
 	}
 	or := &t.seq[in.nextD]

@@ -30,10 +30,10 @@ type resumption struct {
 	bound bool
 }
 
-// stop returns a label that returns to Go for the reason s.
-func (t *translator) stop(s site) amd64.Label {
+// stop returns a label that returns to Go for the reason s, from a state.
+func (t *translator) stop(s site, state int) amd64.Label {
 	l := t.NewLabel()
-	t.stubs = append(t.stubs, stub{l, s, t.snapshot()})
+	t.stubs = append(t.stubs, stub{l, s, state})
 	return l
 }
 
@@ -69,7 +69,7 @@ func (t *translator) slow() amd64.Label {
 		}
 		s.resume = uint32(t.resumeAt(last + 1))
 	}
-	return t.stop(s)
+	return t.stop(s, t.snapshot())
 }
 
 // resumeAt returns the label where code goes on after Go has executed the
@@ -118,7 +118,7 @@ func (t *translator) emitStubs() {
 		}
 		if s.state != settled {
 			t.restore(s.state)
-			t.settle()
+			t.settle(0)
 		}
 		t.MovRI(amd64.RCX, int64(t.arena.used+t.records+i*siteSize))
 		t.JmpTo(t.arena.leave)

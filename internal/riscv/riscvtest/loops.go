@@ -1,6 +1,8 @@
 package riscvtest
 
 import (
+	"encoding/binary"
+
 	"github.com/forkd-dev/forkd/internal/riscv/isa"
 )
 
@@ -163,15 +165,18 @@ func (c *Coder) call(link uint8, at uint64) {
 }
 
 // jump appends a jump whose target land sets.
-func (c *Coder) jump() (at int) {
+func (c *Coder) jump() (at int) { return c.branch(isa.Inst{Op: isa.JAL}) }
+
+// branch appends a branch whose target land sets.
+func (c *Coder) branch(in isa.Inst) (at int) {
 	at = len(c.Code)
-	c.Emit(isa.Inst{Op: isa.JAL})
+	c.Emit(in)
 	return at
 }
 
-// land makes the jump at an offset in the code lead to here.
+// land makes the jump or branch at an offset in the code lead to here.
 func (c *Coder) land(at int) {
-	p := Program{}
-	p.Emit(isa.Inst{Op: isa.JAL, Imm: int32(len(c.Code) - at)})
-	copy(c.Code[at:], p.Code)
+	in := isa.Decode(binary.LittleEndian.Uint32(c.Code[at:]))
+	in.Imm = int32(len(c.Code) - at)
+	binary.LittleEndian.PutUint32(c.Code[at:], isa.Encode(in))
 }

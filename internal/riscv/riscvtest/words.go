@@ -13,7 +13,8 @@ var wordOps = []isa.Op{
 // wordAccesses are their loads and stores.
 var wordAccesses = []isa.Op{isa.LBU, isa.LH, isa.LW, isa.LWU, isa.LD, isa.SB, isa.SW, isa.SD}
 
-// Rounds appends loops of Words, some of whose accesses cross pages.
+// Rounds appends loops of Words, some of whose accesses cross pages, and loops without
+// accesses.
 func (c *Coder) Rounds() {
 	kept := c.Kept
 	c.Kept = append(append([]uint8{}, kept...), outerCounters[0])
@@ -30,7 +31,67 @@ func (c *Coder) Rounds() {
 			c.Straight(c.Rand.IntN(4))
 		})
 	}
+	for range 4 {
+		c.tight(outerCounters[0])
+	}
 }
+
+// tight appends a loop of arithmetic, on registers that it also counts with, with branches
+// out of it that come back to its start or to its end.
+func (c *Coder) tight(counter uint8) {
+	regs := c.registers(2 + c.Rand.IntN(6))
+	c.Emit(isa.Inst{Op: isa.ADDI, Rd: counter, Imm: int32(2 + c.Rand.IntN(30))})
+	first, over := c.jump(), c.Rand.IntN(2) == 0
+	if !over {
+		c.land(first)
+	}
+	next := c.PC()
+	c.Emit(isa.Inst{Op: isa.ADDI, Rd: counter, Rs1: counter, Imm: -1})
+	if over {
+		c.land(first)
+	}
+	top := c.PC()
+	last := c.branch(isa.Inst{Op: isa.BGE, Rs2: counter})
+	var out []int
+	for range 1 + c.Rand.IntN(4) {
+		for range c.Rand.IntN(6) {
+			c.arithmetic(append(regs, counter), regs)
+		}
+		if c.Rand.IntN(2) == 0 {
+			op := branches[c.Rand.IntN(len(branches))]
+			out = append(out, c.branch(isa.Inst{Op: op, Rs1: c.pick(regs), Rs2: c.pick(append(regs, 0))}))
+		}
+	}
+	back := func() {
+		if c.Rand.IntN(2) == 0 {
+			c.Emit(isa.Inst{Op: isa.JAL, Imm: int32(next - c.PC())})
+			return
+		}
+		c.Emit(isa.Inst{Op: isa.ADDI, Rd: counter, Rs1: counter, Imm: -1})
+		c.Emit(isa.Inst{Op: isa.BLT, Rs2: counter, Imm: int32(top - c.PC())})
+		if c.Rand.IntN(2) == 0 { // else what is out of the loop comes next
+			c.Emit(isa.Inst{Op: isa.JAL, Imm: int32(top - c.PC())})
+		}
+	}
+	back()
+	for _, at := range out {
+		c.land(at)
+		for range c.Rand.IntN(4) {
+			c.arithmetic(append(regs, counter), regs)
+		}
+		if c.Rand.IntN(2) == 0 {
+			op := divisions[c.Rand.IntN(len(divisions))]
+			c.Emit(isa.Inst{Op: op, Rd: c.pick(regs), Rs1: c.pick(regs), Rs2: c.pick(regs)})
+		}
+		back()
+	}
+	c.land(last)
+}
+
+var (
+	branches  = []isa.Op{isa.BEQ, isa.BNE, isa.BLT, isa.BGE, isa.BLTU, isa.BGEU}
+	divisions = []isa.Op{isa.DIV, isa.DIVU, isa.REM, isa.REMU, isa.DIVW, isa.DIVUW, isa.REMW, isa.REMUW}
+)
 
 // Words appends n instructions as hash functions consist of: straight lines of
 // arithmetic on a few registers, or on nearly all, in which two shifts and an OR make
@@ -65,10 +126,15 @@ func (c *Coder) word(regs []uint8) {
 		c.Emit(isa.Inst{Op: op, Rd: c.pick(regs), Rs1: base, Rs2: c.pick(regs), Imm: int32(c.Rand.IntN(48)) - 24})
 		return
 	}
+	c.arithmetic(regs, regs)
+}
+
+// arithmetic appends an instruction that reads some of from and writes one of to.
+func (c *Coder) arithmetic(from, to []uint8) {
 	op := wordOps[c.Rand.IntN(len(wordOps))]
 	mask, bits := op.Pattern()
 	in := isa.Decode(bits | c.Rand.Uint32()&^mask)
-	in.Rd, in.Rs1, in.Rs2 = c.pick(regs), c.pick(regs), c.pick(regs)
+	in.Rd, in.Rs1, in.Rs2 = c.pick(to), c.pick(from), c.pick(from)
 	switch c.Rand.IntN(12) {
 	case 0, 1, 2, 3:
 		in.Rs1 = in.Rd
