@@ -127,9 +127,9 @@ class Capture:
         except BaseException:
             self.open()
 
-    def take(self, size):
-        """Returns what was written since the last call, how much it was in all, and whether some is missing. The stream has been
-        flushed, and the file has a size."""
+    def take(self):
+        """Returns what the file has got since the last call, how much was written in all, and whether some is missing."""
+        size = os.lseek(self.file, 0, os.SEEK_END)
         total = size + self.dropped
         data = b""
         if size:
@@ -480,23 +480,37 @@ class Runtime:
         return self.answer(number, body)
 
     def answer(self, number, body):
-        frames = []
-        for capture in self.streams:
-            capture.flush()
-            size = os.lseek(capture.file, 0, os.SEEK_END)
-            if size or capture.dropped:
-                data, total, cut = capture.take(size)
-                for start in range(0, len(data), MAX_DATA):
-                    piece = data[start : start + MAX_DATA]
-                    frames += HEADER.pack(len(piece), capture.kind), piece
-                body += f',"{capture.name}_bytes":{total}'
-                if cut:
-                    body += f',"{capture.name}_cut":true'
+        """Returns the frames of an answer: what was written, and the result, of which body has most members."""
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BaseException:
+            for capture in self.streams:
+                capture.flush()
+        out, err = self.streams
+        written = b""
+        if os.lseek(out.file, 0, os.SEEK_END) or os.lseek(err.file, 0, os.SEEK_END) or out.dropped or err.dropped:
+            written, members = self.output()
+            body += members
         if self.standard.poll(0):
             self.mend()
         body = f'{{"id":{number}{body}}}'.encode("utf-8", "backslashreplace")
-        last = HEADER.pack(len(body), RESULT) + body
-        return b"".join([*frames, last]) if frames else last
+        result = HEADER.pack(len(body), RESULT) + body
+        return written + result if written else result
+
+    def output(self):
+        """Returns what was written since the last answer, in frames, and the members of a result that tell of it."""
+        frames, members = [], ""
+        for capture in self.streams:
+            data, total, cut = capture.take()
+            for start in range(0, len(data), MAX_DATA):
+                piece = data[start : start + MAX_DATA]
+                frames += HEADER.pack(len(piece), capture.kind), piece
+            if total:
+                members += f',"{capture.name}_bytes":{total}'
+            if cut:
+                members += f',"{capture.name}_cut":true'
+        return b"".join(frames), members
 
     def mend(self):
         """Opens the standard descriptors again that user code has closed."""

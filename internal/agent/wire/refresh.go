@@ -113,17 +113,16 @@ func isHex(s string, size int, dashes bool) bool {
 	if len(s) != size {
 		return false
 	}
+	others := 0
 	for i := range len(s) {
-		c := s[i]
-		if dashes && (i == 8 || i == 13 || i == 18 || i == 23) {
-			if c != '-' {
-				return false
-			}
-		} else if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
+		if c := s[i]; c-'0' > 9 && c-'a' > 'f'-'a' {
+			others++
 		}
 	}
-	return true
+	if !dashes {
+		return others == 0
+	}
+	return others == 4 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-'
 }
 
 func isHostname(s string) bool {

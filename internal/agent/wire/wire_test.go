@@ -254,6 +254,8 @@ func TestRefreshValidation(t *testing.T) {
 		"machine-id":      func(r *Refresh) { r.MachineID = strings.Repeat("G", 32) },
 		"machine-id size": func(r *Refresh) { r.MachineID = "0" },
 		"boot-id":         func(r *Refresh) { r.BootID = strings.Repeat("0", 36) },
+		"boot-id dashes":  func(r *Refresh) { r.BootID = "----" + strings.Repeat("0", 32) },
+		"boot-id letters": func(r *Refresh) { r.BootID = strings.Repeat("0", 8) + "-0000-0000-0000-" + strings.Repeat("g", 12) },
 		"no host name":    func(r *Refresh) { r.Hostname = "" },
 		"long host name":  func(r *Refresh) { r.Hostname = strings.Repeat("x", 65) },
 		"bad host name":   func(r *Refresh) { r.Hostname = "a\nb" },
