@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"testing"
 	"testing/fstest"
@@ -80,6 +81,25 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// Kernels before 6.2 do not tell how many descriptors there are, and list them.
+func TestFilesOpen(t *testing.T) {
+	const dir = "proc/self/fd"
+	for name, c := range map[string]struct {
+		root fstest.MapFS
+		want int
+	}{
+		"told":   {fstest.MapFS{dir: {Mode: fs.ModeDir, Data: make([]byte, 70)}, dir + "/0": {}}, 70},
+		"listed": {fstest.MapFS{dir + "/0": {}, dir + "/1": {}, dir + "/7": {}}, 3},
+	} {
+		if got, err := (&Host{c.root}).Files(); err != nil || got.Open != c.want {
+			t.Errorf("%s: %+v, %v, want %d open", name, got, err, c.want)
+		}
+	}
+	if got, err := files(nil).Files(); !errors.Is(err, ErrUnknown) {
+		t.Errorf("without /proc: %+v, %v", got, err)
+	}
+}
+
 // This host tells something that can be true.
 func TestThisHost(t *testing.T) {
 	h := New()
@@ -114,6 +134,23 @@ func BenchmarkMemory(b *testing.B) {
 	h := New()
 	for b.Loop() {
 		if _, err := h.Memory(); err != nil {
+			b.Skip(err)
+		}
+	}
+}
+
+// BenchmarkFiles counts the descriptors of a process that has a hundred open.
+func BenchmarkFiles(b *testing.B) {
+	h := New()
+	for range 100 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer f.Close()
+	}
+	for b.Loop() {
+		if _, err := h.Files(); err != nil {
 			b.Skip(err)
 		}
 	}
