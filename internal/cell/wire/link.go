@@ -109,7 +109,7 @@ func (l *Link) sendLocked() {
 func (l *Link) write(b []byte) (n int, err error) {
 	waitErr := l.raw.Write(func(fd uintptr) bool {
 		for {
-			if n, err = unix.Write(int(fd), b); err != unix.EINTR {
+			if n, err = writeNow(fd, b); err != unix.EINTR {
 				return true
 			}
 		}
@@ -186,7 +186,7 @@ func (l *Link) fill() error {
 			c.fill = 0
 		}
 		for {
-			if n, err = unix.Read(int(fd), c.data[c.fill:]); err != unix.EINTR {
+			if n, err = readNow(fd, c.data[c.fill:]); err != unix.EINTR {
 				break
 			}
 		}
