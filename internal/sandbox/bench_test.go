@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
@@ -105,6 +106,38 @@ func BenchmarkFork(b *testing.B) {
 				b.StartTimer()
 			}
 		})
+	}
+}
+
+// BenchmarkBurst measures a fork of a hundred children until each has answered the same evaluation.
+func BenchmarkBurst(b *testing.B) {
+	m := borrow(b)
+	for b.Loop() {
+		results, err := m.Fork(b.Context(), ForkSpec{Tag: benchTag, N: 100})
+		if err != nil {
+			b.Fatal(err)
+		}
+		e, err := NewEvaluation("numpy.zeros(5).tolist()", 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		e.Among = len(results)
+		var wg sync.WaitGroup
+		for _, r := range results {
+			wg.Go(func() {
+				if r, err := m.Evaluate(b.Context(), r.Sandbox.ID, e); err != nil || r.Error != nil {
+					b.Errorf("%+v, %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		b.StopTimer()
+		for _, r := range results {
+			if err := m.Kill(r.Sandbox.ID); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
 	}
 }
 
