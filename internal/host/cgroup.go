@@ -84,9 +84,9 @@ func (k hierarchy) mount(line string) (top, base string, ok bool) {
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
-}
+func unescape(s string) string { return escapes.Replace(s) }
+
+var escapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // chain reads a group and all those above it up to what is mounted. A group that
 // is not to be seen there is that at the top, as in a container.
