@@ -35,6 +35,11 @@ func TestSeal(t *testing.T) {
 	if got, err := s.open(of, back.Note); err != nil || string(got) != note {
 		t.Errorf("%s, %v", got, err)
 	}
+	if kept, err := s.close(of, nil); err != nil || !json.Valid(kept) {
+		t.Errorf("no note is kept as %s, %v", kept, err)
+	} else if got, err := s.open(of, kept); err != nil || string(got) != "null" {
+		t.Errorf("no note is %s, %v", got, err)
+	}
 	for name, of := range map[string]subject{
 		"another machine":     {ofVM, 8, 3, of.common},
 		"a source":            {ofSource, 7, 3, of.common},
