@@ -501,11 +501,10 @@ func (e *evaluator) connection(ctx context.Context, c *Client) (*call, error) {
 	if e.call != nil {
 		return e.call, nil
 	}
-	call, err := c.connect(ctx, c.line, e.info.Port)
+	call, err := c.connect(context.WithoutCancel(ctx), c.line, e.info.Port) // the connection outlives this evaluation
 	if err != nil {
 		return nil, err
 	}
-	call.stop() // the connection outlives this evaluation
 	e.call = call
 	return call, nil
 }

@@ -138,8 +138,15 @@ func TestWatch(t *testing.T) {
 	begin := func() (ctx context.Context, stop func()) { return c.Watch(t.Context(), time.Millisecond) }
 	long, stopLong := begin()
 	stopLong()
+	stopLong()
 	watched, stop := begin()
 	defer stop()
+	over, never := make(chan struct{}), make(chan struct{})
+	brief, cancelBrief := c.WatchUntil(t.Context(), time.Millisecond, over)
+	defer cancelBrief()
+	close(over)
+	lasting, cancel := c.WatchUntil(t.Context(), time.Millisecond, never)
+	defer cancel()
 	if err := c.Answers(t.Context()); err != nil || watched.Err() != nil {
 		t.Errorf("while it answers: %v, %v", err, context.Cause(watched))
 	}
@@ -151,8 +158,15 @@ func TestWatch(t *testing.T) {
 	if err := context.Cause(watched); !errors.Is(err, ErrSilent) {
 		t.Errorf("ended with %v", err)
 	}
-	if err := long.Err(); err != nil {
-		t.Errorf("what is not watched any more has ended with %v", err)
+	<-lasting.Done()
+	if err := context.Cause(lasting); !errors.Is(err, ErrSilent) {
+		t.Errorf("what is watched until something else happens ended with %v", err)
+	}
+	if long.Err() != nil || brief.Err() != nil {
+		t.Errorf("what is not watched any more has ended with %v, %v", context.Cause(long), context.Cause(brief))
+	}
+	if cancelBrief(); brief.Err() == nil {
+		t.Error("it has not ended when it was not needed any more")
 	}
 }
 

@@ -91,24 +91,48 @@ func (c *Cell) Silent() bool {
 // watched any more, and ends with ctx.
 func (c *Cell) Watch(ctx context.Context, after time.Duration) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
-	over, end := context.WithCancel(watched)
-	timer := time.AfterFunc(after, func() {
+	over := make(chan struct{})
+	timer := c.watch(watched, cancel, after, over)
+	return watched, sync.OnceFunc(func() {
+		timer.Stop()
+		close(over)
+	})
+}
+
+// WatchUntil is Watch for somebody who needs the context no longer than until cancel is called, and may have it be
+// watched for less: until over is closed.
+func (c *Cell) WatchUntil(ctx context.Context, after time.Duration, over <-chan struct{}) (watched context.Context, cancel func()) {
+	watched, end := context.WithCancelCause(ctx)
+	timer := c.watch(watched, end, after, over)
+	return watched, func() {
+		timer.Stop()
+		end(nil)
+	}
+}
+
+// watch has a context end when it turns out after so long, or later, and before over is closed, that the cell does not answer.
+func (c *Cell) watch(ctx context.Context, end context.CancelCauseFunc, after time.Duration, over <-chan struct{}) *time.Timer {
+	return time.AfterFunc(after, func() {
 		for {
-			if err := c.Answers(over); errors.Is(err, ErrSilent) {
-				cancel(err)
+			err := c.Answers(ctx)
+			select {
+			case <-over:
+				return
+			default:
+			}
+			if errors.Is(err, ErrSilent) {
+				end(err)
 				return
 			}
 			select {
-			case <-over.Done():
+			case <-over:
+				return
+			case <-ctx.Done():
 				return
 			case <-time.After(silenceTime):
 			}
 		}
 	})
-	return watched, func() {
-		timer.Stop()
-		end()
-	}
 }
 
 // Timeout returns a context that ends after a time, with context.DeadlineExceeded as its cause. The time

@@ -272,6 +272,7 @@ func TestTimeLimitsInASilentCell(t *testing.T) {
 	}
 	silentTime = limit
 	for what, do := range map[string]func() error{
+		"first":  func() error { return second(m.Eval(ctx, b.id, "1", 0)) }, // with the refresh, which is what is watched
 		"ping":   func() error { return second(m.Ping(ctx, b.id)) },
 		"port":   func() error { return second(m.DialPort(ctx, b.id, 80)) },
 		"usage":  func() error { return second(m.Metrics(ctx, b.id)) },

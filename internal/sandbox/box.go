@@ -44,9 +44,11 @@ type box struct {
 	notes     *notes        // shared
 	turn      chan struct{} // holds a token while nobody branches, suspends or replaces it
 	wakeOnce  sync.Once
-	called    chan struct{} // closed when the guest has been asked to refresh itself
-	awake     chan struct{} // closed when activation has ended
-	wakeErr   error         // written before awake is closed
+	called    chan struct{}   // closed when the guest has been asked to refresh itself
+	awake     chan struct{}   // closed when activation has ended
+	wakeErr   error           // written before awake is closed
+	doomed    context.Context // ends when activation has failed
+	doom      func()          // ends it
 	closeOnce sync.Once
 	closed    chan struct{}
 
@@ -69,26 +71,42 @@ type box struct {
 // agent refresh everything that must not be shared with siblings. All callers
 // wait for the one refresh; what it could not do is every caller's error.
 func (b *box) activate(ctx context.Context) error {
+	b.wake()
+	if b.isAwake() {
+		return b.wakeErr
+	}
+	ctx, cancel := b.watchWaking(ctx)
+	defer cancel()
+	return b.await(ctx, b.awake)
+}
+
+// wake begins to activate the child.
+func (b *box) wake() {
 	b.wakeOnce.Do(func() {
 		go func() {
 			b.wakeErr = b.refresh()
 			close(b.awake)
+			if b.wakeErr != nil {
+				b.doom()
+			}
 			b.notes.soon(b)
 		}()
 	})
+}
+
+// await waits for a step of activation. The error is that of the activation, or why ctx has ended.
+func (b *box) await(ctx context.Context, step <-chan struct{}) error {
 	select {
-	case <-b.awake:
-		return b.wakeErr
-	default:
-	}
-	ctx, stop := b.watch(ctx)
-	defer stop()
-	select {
-	case <-b.awake:
-		return b.wakeErr
+	case <-step:
 	case <-ctx.Done():
-		return wrap(context.Cause(ctx), "waiting for sandbox %s to start", b.id)
 	}
+	if b.isAwake() {
+		return b.wakeErr
+	}
+	if err := context.Cause(ctx); err != nil {
+		return wrap(err, "waiting for sandbox %s to start", b.id)
+	}
+	return nil
 }
 
 // silentTime is after how long of silence something is given up that has no time limit of its own;
@@ -99,6 +117,11 @@ var silentTime = cell.AnswerTime
 // turns out not to answer. Once stop was called that may take as long as it likes.
 func (b *box) watch(ctx context.Context) (watched context.Context, stop func()) {
 	return b.machine.Cell().Watch(ctx, silentTime)
+}
+
+// watchWaking is watch for something that is watched only until the child is awake. It ends with cancel.
+func (b *box) watchWaking(ctx context.Context) (watched context.Context, cancel func()) {
+	return b.machine.Cell().WatchUntil(ctx, silentTime, b.awake)
 }
 
 // stuckTime is how long a guest may take to end something after its time limit, before nobody waits for
@@ -168,20 +191,16 @@ func atOnce[R any](ctx context.Context, b *box, together bool, do func(context.C
 		}
 		return do(ctx)
 	}
-	both, cancel := context.WithCancel(ctx)
+	b.wake()
+	both, cancel := b.watchWaking(ctx)
 	defer cancel()
-	go func() {
-		if b.activate(both) != nil {
-			cancel()
-		}
-	}()
-	select {
-	case <-b.called:
-	case <-both.Done():
-		return nil, b.activate(ctx)
+	stop := context.AfterFunc(b.doomed, cancel)
+	defer stop()
+	if err := b.await(both, b.called); err != nil {
+		return nil, err
 	}
 	result, err := do(both)
-	if e := b.activate(ctx); e != nil {
+	if e := b.await(both, b.awake); e != nil {
 		return nil, e
 	}
 	return result, err

@@ -185,6 +185,7 @@ func (m *Manager) newBox(man *snapshot.Manifest, c birth) *box {
 		called:    make(chan struct{}),
 		awake:     make(chan struct{}),
 	}
+	b.doomed, b.doom = context.WithCancel(context.Background())
 	if c.source != nil {
 		b.source = *c.source
 	}
