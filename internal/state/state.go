@@ -15,14 +15,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"math"
 	"slices"
 )
 
 const (
-	magic   = "forkdST\x01" // the last byte is the format version
-	maxKind = 64
+	magic       = "forkdST\x01" // the last byte is the format version
+	maxKind     = 64
+	maxSections = 1024
 	// MaxSize bounds an encoded state; larger input is refused unread.
 	MaxSize = 64 << 20
 )
@@ -32,15 +32,14 @@ var ErrCorrupt = errors.New("corrupt machine state")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-type section struct {
+// Writer collects sections.
+type Writer struct{ sections []written }
+
+type written struct {
 	kind    string
 	version uint32
-	enc     *Encoder // while writing
-	payload []byte   // while reading
+	enc     *Encoder
 }
-
-// Writer collects sections.
-type Writer struct{ sections []section }
 
 // Section starts a new section. Kinds are unique within a Writer; reusing one
 // is a bug.
@@ -48,11 +47,11 @@ func (w *Writer) Section(kind string, version uint32) *Encoder {
 	if len(kind) == 0 || len(kind) > maxKind {
 		panic("BUG: state section kind of bad length: " + kind)
 	}
-	if slices.ContainsFunc(w.sections, func(s section) bool { return s.kind == kind }) {
+	if slices.ContainsFunc(w.sections, func(s written) bool { return s.kind == kind }) {
 		panic("BUG: state section saved twice: " + kind)
 	}
 	enc := new(Encoder)
-	w.sections = append(w.sections, section{kind: kind, version: version, enc: enc})
+	w.sections = append(w.sections, written{kind, version, enc})
 	return enc
 }
 
@@ -69,8 +68,15 @@ func (w *Writer) Bytes() []byte {
 	return binary.LittleEndian.AppendUint32(e.b, crc32.Checksum(e.b, castagnoli))
 }
 
-// Reader hands out the sections of a saved state, each once.
-type Reader struct{ sections map[string]section }
+// Reader hands out the sections of a saved state, each once. A child that is forked has one of its own.
+type Reader struct{ sections []section } // those that nobody took
+
+// section is part of what was parsed.
+type section struct {
+	kind    []byte
+	version uint32
+	payload []byte
+}
 
 // Parse checks an encoded state and returns its sections. The errors wrap
 // ErrCorrupt.
@@ -86,20 +92,23 @@ func Parse(b []byte) (*Reader, error) {
 		return nil, fmt.Errorf("%w: checksum does not match", ErrCorrupt)
 	}
 	d := &Decoder{b: body[len(magic):], kind: "(list of sections)"}
-	r := &Reader{sections: make(map[string]section)}
-	for range d.U32() {
-		kind := d.String()
-		s := section{kind: kind, version: d.U32(), payload: d.Bytes()}
-		if d.err == nil && (len(kind) == 0 || len(kind) > maxKind) {
-			d.Fail(fmt.Sprintf("a section's name is %d bytes long", len(kind)))
+	n := d.U32()
+	if n > maxSections {
+		return nil, fmt.Errorf("%w: %d sections are more than any machine has", ErrCorrupt, n)
+	}
+	r := &Reader{make([]section, 0, n)}
+	for range n {
+		s := section{kind: d.Bytes(), version: d.U32(), payload: d.Bytes()}
+		if d.err == nil && (len(s.kind) == 0 || len(s.kind) > maxKind) {
+			d.Fail(fmt.Sprintf("a section's name is %d bytes long", len(s.kind)))
 		}
 		if d.err != nil {
 			break
 		}
-		if _, twice := r.sections[kind]; twice {
-			return nil, fmt.Errorf("%w: section %q appears twice", ErrCorrupt, kind)
+		if r.find(string(s.kind)) >= 0 {
+			return nil, fmt.Errorf("%w: section %q appears twice", ErrCorrupt, s.kind)
 		}
-		r.sections[kind] = s
+		r.sections = append(r.sections, s)
 	}
 	if err := d.Done(); err != nil {
 		return nil, err
@@ -110,15 +119,20 @@ func Parse(b []byte) (*Reader, error) {
 // Take removes a section and returns a decoder for its payload. version is the
 // one that the caller reads; a section of another version is an error.
 func (r *Reader) Take(kind string, version uint32) (*Decoder, error) {
-	s, ok := r.sections[kind]
-	if !ok {
+	i := r.find(kind)
+	if i < 0 {
 		return nil, fmt.Errorf("%w: section %q is missing", ErrCorrupt, kind)
 	}
+	s := r.sections[i]
 	if s.version != version {
 		return nil, fmt.Errorf("%w: section %q has version %d, this forkd reads version %d", ErrCorrupt, kind, s.version, version)
 	}
-	delete(r.sections, kind)
+	r.sections = slices.Delete(r.sections, i, i+1)
 	return &Decoder{b: s.payload, kind: kind}, nil
+}
+
+func (r *Reader) find(kind string) int {
+	return slices.IndexFunc(r.sections, func(s section) bool { return string(s.kind) == kind })
 }
 
 // Done reports sections that nobody took.
@@ -126,7 +140,11 @@ func (r *Reader) Done() error {
 	if len(r.sections) == 0 {
 		return nil
 	}
-	left := slices.Sorted(maps.Keys(r.sections))
+	left := make([]string, len(r.sections))
+	for i, s := range r.sections {
+		left[i] = string(s.kind)
+	}
+	slices.Sort(left)
 	return fmt.Errorf("%w: nothing in this machine takes sections %q", ErrCorrupt, left)
 }
 
