@@ -25,6 +25,9 @@ type mapping struct {
 	device     Device
 }
 
+// usual is about how many devices a board has.
+const usual = 10
+
 // Bus finds the device behind an address. The zero value has no devices.
 type Bus struct {
 	mappings []mapping // ascending
@@ -47,6 +50,9 @@ func (b *Bus) Map(base, size uint64, d Device) error {
 	if i > 0 && b.mappings[i-1].base+b.mappings[i-1].size > base ||
 		i < len(b.mappings) && base+size > b.mappings[i].base {
 		return fmt.Errorf("mapping a device at %#x: overlaps another device", base)
+	}
+	if b.mappings == nil {
+		b.mappings = make([]mapping, 0, usual)
 	}
 	b.mappings = slices.Insert(b.mappings, i, mapping{base, size, d})
 	return nil

@@ -27,6 +27,7 @@ package mmio
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -128,7 +129,7 @@ func New(slot Slot, spec Spec, model Model) (*Device, error) {
 	return d, nil
 }
 
-func (d *Device) section() string { return fmt.Sprintf("virtio-%s/%d", d.spec.Name, d.slot.Index) }
+func (d *Device) section() string { return "virtio-" + d.spec.Name + "/" + strconv.Itoa(d.slot.Index) }
 
 // Kick has the model notified of a queue soon. It may be called from any
 // goroutine and returns at once; kicks that come before the model was notified
