@@ -142,7 +142,7 @@ func (r *restorer) fork(ctx context.Context) {
 	})
 	eval := func() error {
 		out, err := guest.Eval(ctx, agent.EvalRequest{Runtime: man.Runtime, Code: "numpy.zeros(5).tolist()"})
-		if err == nil && string(out.Value) != "[0.0,0.0,0.0,0.0,0.0]" {
+		if err == nil && string(out.Value) != "[0.0, 0.0, 0.0, 0.0, 0.0]" {
 			err = fmt.Errorf("the value is %q", out.Value)
 		}
 		return err
