@@ -51,7 +51,7 @@ func (c *Client) Watched(watch WatchFunc) *Client {
 }
 
 // Lines has a client, which is not in use yet, make the connections with dial that go on in children of the guest's snapshots:
-// those to runtimes, on which nobody may evaluate then, and one on which a child's Refresh comes.
+// those to runtimes on which nothing is being evaluated, and one on which a child's Refresh comes.
 func (c *Client) Lines(dial DialFunc) *Client {
 	c.line, c.lines = dial, true
 	return c
@@ -108,7 +108,9 @@ func (c *Client) PowerOff(ctx context.Context) error { return c.order(ctx, wire.
 // Quiesce holds every user process, so that a snapshot can be taken. When it returns, the guest has closed the connection
 // too, and does nothing more of its own accord. Kept connections are dropped first, so that no child finds them, but for Lines.
 func (c *Client) Quiesce(ctx context.Context) (wire.QuiesceReply, error) {
-	if err := c.prepare(ctx); err != nil {
+	free, err := c.prepare(ctx)
+	defer free()
+	if err != nil {
 		return wire.QuiesceReply{}, err
 	}
 	call, err := c.open(ctx, wire.OpQuiesce, nil)
@@ -124,21 +126,38 @@ func (c *Client) Quiesce(ctx context.Context) (wire.QuiesceReply, error) {
 	return reply, nil
 }
 
-// prepare sees to the connections that children are to have.
-func (c *Client) prepare(ctx context.Context) error {
+// prepare sees to the connections that children are to have. One that something is being evaluated on is none of them, and
+// nothing is until free is called.
+func (c *Client) prepare(ctx context.Context) (free func(), err error) {
 	if !c.lines {
-		return c.Close()
+		return func() {}, c.Close()
+	}
+	c.mu.Lock()
+	evaluators := c.evaluators
+	c.mu.Unlock()
+	var taken []*evaluator
+	for _, e := range evaluators {
+		if e.tryTurn() {
+			taken = append(taken, e)
+		} else {
+			e.disconnect()
+		}
+	}
+	free = func() {
+		for _, e := range taken {
+			e.endTurn()
+		}
 	}
 	call, err := c.connect(ctx, c.line, wire.AgentPort)
 	if err != nil {
-		return err
+		return free, err
 	}
 	c.keep(call)
 	payload, err := wire.EncodeRequest(wire.OpAwait, nil)
 	if err == nil {
 		err = call.out.Frame(wire.TypeRequest, payload)
 	}
-	return err
+	return free, err
 }
 
 // Resume ends a Quiesce: everything goes on under its old identity.

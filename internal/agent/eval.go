@@ -83,12 +83,20 @@ type evaluator struct {
 	call *call
 }
 
-// takeTurn waits until nobody else evaluates.
-func (e *evaluator) takeTurn(ctx context.Context) error {
+// tryTurn takes the turn if nobody evaluates.
+func (e *evaluator) tryTurn() bool {
 	select {
 	case <-e.turn:
-		return nil
+		return true
 	default:
+		return false
+	}
+}
+
+// takeTurn waits until nobody else evaluates.
+func (e *evaluator) takeTurn(ctx context.Context) error {
+	if e.tryTurn() {
+		return nil
 	}
 	e.asking.Add(1)
 	defer e.asking.Add(-1)

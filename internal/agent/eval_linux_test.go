@@ -45,6 +45,7 @@ func TestEvalValues(t *testing.T) {
 		{code: "[0.5, 2**53]", repr: "[0.5, 9007199254740992]", omitted: "not_json"},
 		{code: "[0.5, True]", value: "[0.5,true]", repr: "[0.5, True]"},
 		{code: "[]", value: "[]", repr: "[]"},
+		{code: "L = [None]\nclass Clears:\n    def __repr__(self):\n        L.clear()\n        return '\"\\\\'\nL[0] = Clears()\nL", value: "[]", repr: `["\]`},
 		{code: "class Odd(float):\n    __repr__ = lambda self: '7'\n[Odd(2.5)]", value: "[2.5]", repr: "[7]"},
 		{code: "2**53 - 1", value: "9007199254740991", repr: "9007199254740991"},
 		{code: "2**70", repr: "1180591620717411303424", omitted: "not_json"},

@@ -3,9 +3,11 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -158,5 +160,34 @@ func TestLineEndsWithAResume(t *testing.T) {
 	}
 	if info, err := f.Ping(t.Context()); err != nil || info.Generation != 0 {
 		t.Errorf("a refresh came through a line that is over: %+v, %v", info, err)
+	}
+}
+
+// A line that something is being evaluated on is none of a child's: it would hear the end of that.
+func TestLineInUse(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	info, _ := f.Runtime("python")
+	parent, kept := f.lined(nil)
+	parent.Adopt(info)
+	begun := filepath.Join(t.TempDir(), "begun")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := parent.Eval(t.Context(), agent.EvalRequest{Runtime: "python", Code: fmt.Sprintf("import time\nopen(%q, 'w').close()\nfor _ in range(200): time.sleep(.01)", begun)})
+		ended <- err
+	}()
+	eventually(t, "the evaluation has begun", func() bool { _, err := os.Stat(begun); return err == nil })
+	line := kept.made[info.Port]
+	if _, err := parent.Quiesce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := line.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the line is still there: %v", err)
+	}
+	if err := parent.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the evaluation was answered on it")
 	}
 }

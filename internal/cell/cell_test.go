@@ -485,6 +485,7 @@ func TestRecover(t *testing.T) {
 	vms[0].SetNote(json.RawMessage(`"changed"`))
 	vms[0].Refresh() // is answered after the note has arrived
 	name, last := vms[0].Cell().Name, vms[0].Counters().Instructions
+	dormant, age := vms[1].id, vms[1].age
 	l, found := l.next()
 	var f *Found
 	for i := range found {
@@ -497,6 +498,10 @@ func TestRecover(t *testing.T) {
 	}
 	if l.shared("x") != f.Cell {
 		t.Error("the cell is not for its key any more")
+	}
+	at := slices.IndexFunc(f.VMs, func(v FoundVM) bool { return v.VM.id == dormant })
+	if got := f.VMs[at].VM.age; got != age || age == 0 {
+		t.Errorf("a machine that has never run is %v old, and was %v", got, age)
 	}
 	snaps := make(map[uint64]*snapshot.Snapshot)
 	for _, src := range f.Sources {

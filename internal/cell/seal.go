@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/forkd-dev/forkd/internal/cell/wire"
 )
@@ -106,7 +107,7 @@ func (c *Cell) sourceFound(s wire.Source) (f FoundSource, err error) {
 // vmFound returns a machine of a found cell, as sourceFound does. One that was booted has
 // no note.
 func (c *Cell) vmFound(v wire.VM, common json.RawMessage) (f FoundVM, err error) {
-	f = FoundVM{VM: c.add(&VM{id: v.ID, source: v.Source, common: digestOf(common)}), Source: v.Source, Common: common}
+	f = FoundVM{VM: c.add(&VM{id: v.ID, source: v.Source, common: digestOf(common), age: time.Duration(v.Age)}), Source: v.Source, Common: common}
 	if v.Source != 0 {
 		f.Note, err = c.seal.open(f.subject(), v.Note)
 	}

@@ -193,13 +193,13 @@ def encode(value):
     return "".join(encoder(value, 0))
 
 
-def numeric(value, kind, text):
-    """Reports whether a value of a type is a number, or a list of numbers, that JSON has and that every reader keeps. Its repr, which
-    is text, is JSON then. To find that out takes less than to encode the value, and to see whether reading that yields the same."""
+def numeric(value, kind):
+    """Reports whether a value of a type is a number, or a list of numbers, that every reader keeps. Its repr is JSON then, but for infinities
+    and NaN. To find that out takes less than to encode the value, and to see whether reading that yields the same."""
     for one in value if kind is list else (value,):
         if type(one) is not float and not (type(one) is int and -SAFE_INT <= one <= SAFE_INT):
             return False
-    return "n" not in text  # infinities and NaN
+    return True
 
 
 def to_json(value, kind, limit):
@@ -224,10 +224,16 @@ def to_json(value, kind, limit):
 
 def render(value, limits):
     """Returns the members of the result that describe a value."""
-    kind, text = type(value), repr(value)
+    kind = type(value)
+    same = value[:] if kind is list else value  # a list may change meanwhile
+    plain = numeric(same, kind)
+    text = repr(same if plain else value)
+    if type(text) is not str:
+        text = "".join((text,))  # of a class of its own, whose methods may do anything
+    if plain and "n" in text:
+        plain = False
     _, most, longest = limits
     name = KIND_NAMES.get(kind) or quote(kind_name(kind))
-    plain = numeric(value, kind, text)
     shown = text if len(text) <= longest else text[:longest]
     shown = f'"{shown}"' if plain else quote(shown)
     if len(text) > longest:
@@ -634,9 +640,10 @@ class Runtime:
         page = self.page
         self.fresh = True
         try:
+            self.gaps = []
             gc.collect()
             gc.freeze()
-            self.gaps += fill_gaps()
+            self.gaps = fill_gaps()
             self.tell_states()
             page[ANSWER] = answers = not self.told()
             steps = reseed_steps(page) if answers else ()

@@ -61,6 +61,9 @@ func (p *part) addVM(v *vm) {
 	v.mu.Lock()
 	d := wire.VM{ID: v.id, Source: v.source, Note: v.note, Zero: v.zero, Ended: v.ended}
 	v.mu.Unlock()
+	if d.Zero == 0 {
+		d.Age = v.machine.Age().Nanoseconds()
+	}
 	if len(v.common) > 0 {
 		d.Common = p.common[string(v.common)]
 		if d.Common == 0 {

@@ -229,6 +229,7 @@ type VM struct {
 	Common int             `json:"common,omitempty"` // which of State.Common it has, from 1 on; 0: none
 	Note   json.RawMessage `json:"note,omitempty"`
 	Zero   int64           `json:"zero,omitempty"` // see Started; 0: it has never run
+	Age    int64           `json:"age,omitempty"`  // see Born, of one that has never run
 	Ended  *Ended          `json:"ended,omitempty"`
 }
 
