@@ -186,6 +186,35 @@ func TestCommandsOutliveTheirConnectionInAChild(t *testing.T) {
 const drawRandom = `[random.random(), random.getrandbits(64).to_bytes(8, 'big').hex(), random.gauss(0, 1), secrets.token_hex(8),
 	str(uuid.uuid1()), str(uuid.uuid4()), tempfile.mktemp(), os.urandom(8).hex()]`
 
+// TestHoldsCostNoMemory: what a hold fills the allocator's gaps with does not pile up from one to the next.
+func TestHoldsCostNoMemory(t *testing.T) {
+	f := newGuest(t)
+	f.startPython(t)
+	memory := func() int {
+		t.Helper()
+		var kib int
+		r := f.eval(t, "[int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('RssAnon')][0]")
+		if err := json.Unmarshal(r.Value, &kib); err != nil {
+			t.Fatal(err)
+		}
+		return kib
+	}
+	before := 0
+	for n := range 6 {
+		if _, err := f.Quiesce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if now := memory(); n == 0 {
+			before = now
+		} else if now > before+400 {
+			t.Fatalf("%d KiB after %d more holds, and %d before", now, n, before)
+		}
+	}
+}
+
 // Every generator that the interpreter seeds by itself is new after a refresh, also when it was in use, or seeded by the
 // user, before; and untouched after a resume. OpenSSL's can be renewed by the runtime itself only, all others are by the
 // agent if that is not loaded, and if numpy has not drawn half a pair.

@@ -106,10 +106,10 @@ func (m *vm) newHart(id int, r *state.Reader) (*hart.Hart, error) {
 
 func sectionKind(id int) string { return fmt.Sprintf("vcpu/riscv64/%d", id) }
 
-// ticks is the time CSR.
 // Time implements engine.VM.
 func (m *vm) Time() time.Duration { return m.clock() }
 
+// ticks is the time CSR.
 func (m *vm) ticks() uint64 { return uint64(m.clock() / tick) }
 
 // VCPUs implements engine.VM.
